@@ -1,0 +1,61 @@
+"""What a reader asks and what comes back."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from afterturn.intake import Time
+from afterturn.model import Model
+from afterturn.records import MemoryLayer, MemoryRecord
+from afterturn.render import render_memories
+from afterturn.scope import MemoryScope
+
+
+class MemoryQuery(Model):
+    """One question to memory.
+
+    `limit` is the largest number of memories returned (0 or less returns none, and says so in
+    `dropped`). `layers` limits what is looked at; `min_relevance` is a bound on the score, in
+    standard deviations above the mean of the scope; `min_importance` is 0 to 1; `max_chars`
+    bounds the summed length of the returned texts; `now` is the reader's time for words such
+    as "yesterday" and defaults to the current time.
+    """
+
+    scope: MemoryScope
+    text: str
+    limit: int = 8
+    layers: tuple[MemoryLayer, ...] | None = None
+    min_relevance: float | None = None
+    min_importance: float | None = None
+    max_chars: int | None = None
+    now: Time | None = None
+
+
+class RetrievedMemory(Model):
+    """A record that came back, its score, and the signals the score was summed from."""
+
+    record: MemoryRecord
+    score: float
+    signals: dict[str, float] = Field(default_factory=dict)
+
+
+class Dropped(Model):
+    """A candidate that was not returned, and why."""
+
+    record_id: str
+    reason: str
+
+
+class RetrievalResult(Model):
+    """Memories, best first; the candidates that were not returned; the arms that were missing."""
+
+    memories: tuple[RetrievedMemory, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
+    degraded: tuple[str, ...] = ()
+
+    def render(self) -> str:
+        """The memories as one delimited plain text block for a prompt; empty when there are none.
+
+        Text of a memory can neither close the block nor open another one. The query is not part.
+        """
+        return render_memories(self.memories)
