@@ -1,0 +1,152 @@
+"""Connections to PostgreSQL: one pool a process, bounded waits, and errors without detail.
+
+Only transaction-level state is ever used (advisory locks, `set_config(…, true)`), so connections
+need no reset between uses and a pooler in transaction mode may stand in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import asyncpg
+
+from afterturn.errors import (
+    AfterturnError,
+    ConfigurationError,
+    ErasedScope,
+    ErasePending,
+    MemoryContractError,
+    MemoryUnavailable,
+    NotMigrated,
+    StaleTurn,
+)
+from afterturn.settings import Settings
+
+Connection: TypeAlias = "asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]"
+
+# SQLSTATEs that the SQL functions raise (schema/functions); everything else is an outage.
+_RAISED: dict[str, type[AfterturnError]] = {
+    "AT001": ErasePending,
+    "AT002": StaleTurn,
+    "AT003": ErasedScope,
+    "AT004": MemoryContractError,
+    "AT005": ConfigurationError,
+}
+_NOT_INSTALLED = {"3F000", "42P01", "42883", "42703"}  # schema, table, function, column missing
+MIGRATE_HINT = "Run `afterturn migrate` against this database."
+
+
+class Database:
+    """An asyncpg pool that is opened late and hands out connections with bounded waits."""
+
+    def __init__(self, url: str, settings: Settings, *, pool_size: int) -> None:
+        self._url = url
+        self._settings = settings
+        self._pool_size = pool_size
+        self._pool: asyncpg.Pool[Any] | None = None
+        self._opening = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Open the pool; `MemoryUnavailable` when the server does not answer in time."""
+        async with self._opening:
+            if self._pool is not None:
+                return
+            with _translated():
+                self._pool = await asyncpg.create_pool(
+                    self._url,
+                    min_size=0,
+                    max_size=self._pool_size,
+                    timeout=self._settings.connect_timeout_seconds,
+                    command_timeout=self._settings.command_timeout_seconds,
+                    statement_cache_size=self._settings.statement_cache_size,
+                    init=_prepare,
+                    reset=_no_reset,
+                )
+
+    async def close(self) -> None:
+        """Close every connection; closing twice is legal."""
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        try:
+            async with asyncio.timeout(self._settings.connect_timeout_seconds):
+                await pool.close()
+        except TimeoutError:
+            pool.terminate()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """A connection; whatever goes wrong inside comes out as one of `afterturn.errors`."""
+        if self._pool is None:
+            await self.open()
+        assert self._pool is not None  # noqa: S101 - narrowed for the type checker
+        with _translated():
+            async with self._pool.acquire(
+                timeout=self._settings.connect_timeout_seconds
+            ) as connection:
+                yield connection
+
+
+async def connect(url: str, settings: Settings) -> asyncpg.Connection[Any]:
+    """One connection outside any pool, for migrations and tools."""
+    with _translated():
+        connection: asyncpg.Connection[Any] = await asyncpg.connect(
+            url,
+            timeout=settings.connect_timeout_seconds,
+            statement_cache_size=settings.statement_cache_size,
+        )
+        await _prepare(connection)
+        return connection
+
+
+async def _prepare(connection: Connection) -> None:
+    await connection.set_type_codec(
+        "jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog"
+    )
+
+
+async def _no_reset(connection: Connection) -> None:
+    """Skip asyncpg's reset round trip: no session state is ever left behind."""
+
+
+class _translated:  # noqa: N801 - reads as a statement
+    """Turns driver errors into ours; their text could hold values, so it is dropped."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, AfterturnError):
+            return
+        if isinstance(error, asyncpg.PostgresError):
+            raise translated(error) from None
+        if isinstance(error, (OSError, TimeoutError, asyncpg.InterfaceError)):
+            raise MemoryUnavailable(
+                "The database cannot be reached",
+                detail=type(error).__name__,
+                hint="Try again; `afterturn status` shows whether it answers.",
+            ) from None
+
+
+def translated(error: asyncpg.PostgresError) -> AfterturnError:
+    """The afterturn error for what PostgreSQL raised."""
+    code = error.sqlstate or ""
+    known = _RAISED.get(code)
+    if known is not None:
+        # Raised by our own functions, whose messages hold no values of the caller.
+        return known(str(error.args[0]) if error.args else code, hint=error.hint or "")
+    if code in _NOT_INSTALLED:
+        return NotMigrated(
+            "The database lacks what this release needs",
+            detail=f"SQLSTATE {code}",
+            hint=MIGRATE_HINT,
+        )
+    return MemoryUnavailable(
+        "The database refused or broke off",
+        detail=f"SQLSTATE {code}",
+        hint="Try again; the server's log tells more.",
+    )
