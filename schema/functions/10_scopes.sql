@@ -1,0 +1,118 @@
+-- Scopes, clock, numbers, locks.
+
+-- The one clock. `afterturn.clock_offset` (an interval) lets a test live in another time.
+create or replace function afterturn.clock() returns timestamptz
+language sql stable parallel safe as $$
+    select statement_timestamp()
+        + coalesce(nullif(current_setting('afterturn.clock_offset', true), ''), '0')::interval
+$$;
+
+-- A number that a database which lost its last transactions will not draw again: microseconds of
+-- the real clock (never the one a test moves), then random bits.
+create or replace function afterturn.draw_number() returns bigint
+language sql volatile parallel safe as $$
+    select ((extract(epoch from clock_timestamp()) * 1000000)::bigint << 10)
+        | floor(random() * 1024)::bigint
+$$;
+
+-- The generation after `previous`: the drawn number, or past it when the clock went back.
+create or replace function afterturn.following(previous bigint, drawn bigint) returns bigint
+language sql immutable parallel safe as $$
+    select greatest(drawn, previous + 1 + (drawn & 1023))
+$$;
+
+-- The first path after everything under `path` ('0' follows '/').
+create or replace function afterturn.under_end(path text) returns text
+language sql immutable parallel safe as $$ select left(path, -1) || '0' $$;
+
+-- Ancestors and itself, root first.
+create or replace function afterturn.covering(path text) returns text[]
+language sql immutable parallel safe as $$
+    select array_agg(array_to_string(s.parts[1:n], '/') || '/' order by n)
+    from (select string_to_array(left(path, -1), '/') as parts) s,
+        generate_series(2, cardinality(s.parts)) as n
+$$;
+
+create or replace function afterturn.scope_key(path text) returns bytea
+language sql stable parallel safe as $$
+    select substring(sha256(i.hash_key || sha256(i.hash_key || convert_to(path, 'UTF8'))) for 16)
+    from afterturn.installation i
+$$;
+
+-- 1 bit of space (0 mutations, 1 enqueuing), 3 bits of depth, 60 bits of hash: ascending keys of
+-- a space are ascending depths, and a path never collides with its own ancestor.
+create or replace function afterturn.lock_key(space integer, path text) returns bigint
+language sql immutable parallel safe as $$
+    select ((space * 8 + length(path) - length(replace(path, '/', '')) - 2)::bigint << 60)
+        | (hashtextextended(path, 0) & ((1::bigint << 60) - 1))
+$$;
+
+create or replace function afterturn.require_read_committed() returns void
+language plpgsql as $$
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'A transaction that afterturn joins must be READ COMMITTED'
+            using errcode = 'AT004', hint = 'Begin it with isolation level READ COMMITTED.';
+    end if;
+end $$;
+
+-- Acknowledged means on disk, whatever the role's default says; stronger settings stay.
+create or replace function afterturn.require_durable_commit() returns void
+language plpgsql as $$
+begin
+    if current_setting('synchronous_commit') in ('off', 'local') then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
+end $$;
+
+-- SHARED mutation locks on the union of the covering paths, ascending. A statement of its own:
+-- what is checked after it must be seen by a snapshot younger than the wait.
+create or replace function afterturn.lock_shared(paths text[]) returns void
+language plpgsql as $$
+begin
+    perform pg_advisory_xact_lock_shared(k.key) from (
+        select distinct afterturn.lock_key(0, q.path) as key
+        from unnest(paths) p(path), unnest(afterturn.covering(p.path)) q(path)
+        order by 1) k;
+end $$;
+
+-- SHARED on the proper ancestors, then EXCLUSIVE on the paths themselves, never queued for: a
+-- queued EXCLUSIVE would make every later SHARED wait behind it.
+create or replace function afterturn.try_lock_exclusive(paths text[]) returns boolean
+language plpgsql as $$
+declare
+    got boolean;
+begin
+    perform pg_advisory_xact_lock_shared(k.key) from (
+        select distinct afterturn.lock_key(0, q.path) as key
+        from unnest(paths) p(path), unnest(trim_array(afterturn.covering(p.path), 1)) q(path)
+        order by 1) k;
+    select bool_and(pg_try_advisory_xact_lock(k.key)) into got from (
+        select distinct afterturn.lock_key(0, p.path) as key from unnest(paths) p(path)
+        order by 1) k;
+    return got;
+end $$;
+
+-- The waiting form, for callers who write their own short transactions.
+create or replace function afterturn.lock_exclusive(paths text[]) returns void
+language plpgsql as $$
+begin
+    perform pg_advisory_xact_lock_shared(k.key) from (
+        select distinct afterturn.lock_key(0, q.path) as key
+        from unnest(paths) p(path), unnest(trim_array(afterturn.covering(p.path), 1)) q(path)
+        order by 1) k;
+    perform pg_advisory_xact_lock(k.key) from (
+        select distinct afterturn.lock_key(0, p.path) as key from unnest(paths) p(path)
+        order by 1) k;
+end $$;
+
+-- Enqueuing of overlapping lifecycle jobs is serial, so their numbers are their commit order.
+create or replace function afterturn.lock_lane(path text) returns void
+language plpgsql as $$
+begin
+    perform pg_advisory_xact_lock_shared(k.key) from (
+        select afterturn.lock_key(1, q.path) as key
+        from unnest(trim_array(afterturn.covering(path), 1)) q(path)
+        order by 1) k;
+    perform pg_advisory_xact_lock(afterturn.lock_key(1, path));
+end $$;

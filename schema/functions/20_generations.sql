@@ -1,0 +1,112 @@
+-- Tokens, intents, and the numbers that move.
+
+create or replace function afterturn.erasing(covering text[]) returns boolean
+language sql stable parallel safe as $$
+    select exists (select from afterturn.erase_intents i where i.path = any(covering))
+$$;
+
+-- The erase numbers of the covering paths, root first, 0 where nothing was ever erased.
+create or replace function afterturn.token_of(covering text[]) returns bigint[]
+language sql stable parallel safe as $$
+    select array_agg(coalesce((
+        select g.erase from afterturn.scope_generations g
+        where g.scope_key = afterturn.scope_key(c.path)), 0) order by c.at)
+    from unnest(covering) with ordinality c(path, at)
+$$;
+
+-- What a turn takes with it when it begins; null while an erase stands. One snapshot.
+create or replace function afterturn.capture(path text) returns bigint[]
+language sql stable parallel safe as $$
+    select case when not afterturn.erasing(c.paths) then afterturn.token_of(c.paths) end
+    from (select afterturn.covering(path) as paths) c
+$$;
+
+-- Everything a reader has to know before it may serve what it holds. One snapshot.
+create or replace function afterturn.read_state(
+    path text, out erasing boolean, out erase bigint[], out content bigint[], out removed bigint[])
+language sql stable parallel safe as $$
+    select afterturn.erasing(afterturn.covering(read_state.path)),
+        array_agg(coalesce(g.erase, 0) order by c.at),
+        array_agg(coalesce(g.content, 0) order by c.at),
+        array_agg(coalesce(g.removed, 0) order by c.at)
+    from unnest(afterturn.covering(read_state.path)) with ordinality c(path, at)
+    left join lateral (
+        select s.erase, s.content, s.removed from afterturn.scope_generations s
+        where s.scope_key = afterturn.scope_key(c.path)) g on true
+$$;
+
+-- Moves the content numbers of the paths, ascending by key, and returns the new ones.
+create or replace function afterturn.move_content(paths text[], removing boolean)
+returns table (path text, content bigint)
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    return query
+    with touched as materialized (
+        select distinct p.path, afterturn.scope_key(p.path) as key from unnest(paths) p(path)),
+    moved as (
+        insert into afterturn.scope_generations as g (scope_key, content, removed)
+        select n.key, n.number, case when removing then n.number else 0 end
+        from (select t.key, afterturn.draw_number() as number from touched t order by t.key) n
+        on conflict (scope_key) do update
+            set content = afterturn.following(g.content, excluded.content),
+                removed = case when removing
+                    then afterturn.following(g.content, excluded.content) else g.removed end
+        returning g.scope_key, g.content)
+    select t.path, m.content from touched t join moved m on m.scope_key = t.key;
+end $$;
+
+-- Moves the erase number (and with it content) of a scope whose EXCLUSIVE lock is held.
+create or replace function afterturn.move_erase(path text) returns bigint
+language plpgsql as $$
+declare
+    moved bigint;
+begin
+    insert into afterturn.scope_generations as g (scope_key, erase, content, removed)
+    select afterturn.scope_key(path), n.number, n.number, n.number
+    from (select afterturn.draw_number() as number) n
+    on conflict (scope_key) do update
+        set erase = afterturn.following(g.erase, excluded.erase),
+            content = afterturn.following(g.content, excluded.content),
+            removed = afterturn.following(g.content, excluded.content)
+    returning erase into moved;
+    return moved;
+end $$;
+
+-- Appends an entry, chained to the last one of the same root segment, and returns its hash.
+create or replace function afterturn.append_erase_log(
+    path text, generation bigint, job_id bigint, requested_by text, reason text,
+    requested_at timestamptz, completed_at timestamptz, counts jsonb) returns bytea
+language plpgsql as $$
+declare
+    root bytea := afterturn.scope_key((afterturn.covering(path))[1]);
+    own bytea := afterturn.scope_key(path);
+    head bytea;
+    entry bytea;
+begin
+    insert into afterturn.erase_log_heads values (root, sha256(root)) on conflict do nothing;
+    select h.hash into head from afterturn.erase_log_heads h where h.root_key = root for update;
+    entry := afterturn.erase_log_hash(head, root, own, generation, job_id, requested_by, reason,
+        requested_at, completed_at, counts);
+    insert into afterturn.erase_log (root_key, scope_key, generation, job_id, requested_by, reason,
+        requested_at, completed_at, counts, previous_hash, hash)
+    values (root, own, generation, job_id, requested_by, reason,
+        requested_at, completed_at, counts, head, entry);
+    update afterturn.erase_log_heads h set hash = entry where h.root_key = root;
+    return entry;
+end $$;
+
+-- Each field is hashed by itself, so that no shift of text between fields keeps the sum.
+create or replace function afterturn.erase_log_hash(
+    previous bytea, root bytea, own bytea, generation bigint, job_id bigint, requested_by text,
+    reason text, requested_at timestamptz, completed_at timestamptz, counts jsonb) returns bytea
+language sql immutable parallel safe as $$
+    select sha256(previous || sha256(root) || sha256(own)
+        || sha256(convert_to(generation::text, 'UTF8'))
+        || sha256(convert_to(coalesce(job_id::text, ''), 'UTF8'))
+        || sha256(convert_to(requested_by, 'UTF8'))
+        || sha256(convert_to(reason, 'UTF8'))
+        || sha256(convert_to((extract(epoch from requested_at) * 1000000)::bigint::text, 'UTF8'))
+        || sha256(convert_to((extract(epoch from completed_at) * 1000000)::bigint::text, 'UTF8'))
+        || sha256(convert_to(counts::text, 'UTF8')))
+$$;

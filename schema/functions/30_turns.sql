@@ -1,0 +1,425 @@
+-- The way of a turn: staged by the caller, recorded and extracted by workers.
+--
+-- The order in which every transaction takes its locks: 1. mutation locks, ascending; 2. job rows
+-- by id; 3. turns by (path, turn); 4. pending rows by (path, record); 5. scope_generations by key;
+-- 6. published rows; 7. the erase log's head; 8. lane locks of at most one enqueue, last.
+
+-- One round trip: looks, locks, judges, inserts; each a statement with a snapshot of its own.
+-- `verdict` is staged, known, erasing or stale.
+create or replace function afterturn.stage_turn(
+    p_path text, p_turn_id text, p_token bigint[], p_session text, p_query text, p_answer text,
+    p_names text[], p_metadata jsonb, p_occurred_at timestamptz, p_ring_after interval,
+    out verdict text, out record_job bigint, out extract_job bigint)
+language plpgsql as $$
+declare
+    covers text[] := afterturn.covering(p_path);
+    at timestamptz := afterturn.clock();
+begin
+    perform afterturn.require_read_committed();
+    perform afterturn.require_durable_commit();
+    if afterturn.erasing(covers) then
+        verdict := 'erasing';
+        return;
+    end if;
+    perform afterturn.lock_shared(array[p_path]);
+    -- Known before judged: an acknowledged turn that is staged again is not answered "stale".
+    if exists (select from afterturn.turns t where t.path = p_path and t.turn_id = p_turn_id) then
+        verdict := 'known';
+        return;
+    end if;
+    if afterturn.erasing(covers) then
+        verdict := 'erasing';
+        return;
+    end if;
+    if afterturn.token_of(covers) is distinct from p_token then
+        verdict := 'stale';
+        return;
+    end if;
+    insert into afterturn.turns (path, turn_id, session, query, answer, names, metadata,
+        happened_at, occurred_at, staged_at, token)
+    values (p_path, p_turn_id, p_session, p_query, p_answer, p_names, p_metadata,
+        coalesce(p_occurred_at, at), p_occurred_at, at, p_token)
+    on conflict (path, turn_id) do nothing;
+    if not found then
+        verdict := 'known';
+        return;
+    end if;
+    insert into afterturn.jobs (kind, path, turn_id, ready_at, ring_at, created_at)
+    values ('record', p_path, p_turn_id, at, at + p_ring_after, at) returning id into record_job;
+    insert into afterturn.jobs (kind, path, turn_id, ready_at, ring_at, created_at)
+    values ('extract', p_path, p_turn_id, at, at + p_ring_after, at) returning id into extract_job;
+    verdict := 'staged';
+end $$;
+
+-- Leases turn jobs: those named first, then any that wait. `fresh` takes first attempts only, a
+-- batch at a time; without it one job that has been tried before comes alone, so that a turn
+-- which kills its process takes no neighbour with it. The attempt is counted before the work.
+create or replace function afterturn.claim_turns(
+    p_kind text, p_ids bigint[], p_limit integer, p_fresh boolean, p_max_attempts integer,
+    p_lease interval)
+returns table (
+    job_id bigint, lease uuid, attempts integer, path text, turn_id text, session text,
+    query text, answer text, names text[], metadata jsonb, occurred_at timestamptz,
+    staged_at timestamptz)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    at timestamptz := afterturn.clock();
+    taken bigint[];
+begin
+    perform afterturn.bury(p_kind, p_ids, p_max_attempts);
+    taken := array(
+        select j.id from afterturn.jobs j
+        where j.id = any(p_ids) and j.kind = p_kind and j.finished_at is null
+            and j.ready_at <= at and (j.attempts = 0) = p_fresh
+        order by j.id limit p_limit for update skip locked);
+    if p_fresh and cardinality(taken) < p_limit then
+        taken := taken || array(
+            select j.id from afterturn.jobs j
+            where j.kind = p_kind and j.finished_at is null and j.blocked_by is null
+                and j.ready_at <= at and j.attempts = 0 and not j.id = any(taken)
+            order by j.ready_at limit p_limit - cardinality(taken) for update skip locked);
+    end if;
+    return query
+    with leased as (
+        update afterturn.jobs j
+        set lease_token = gen_random_uuid(), attempts = j.attempts + 1,
+            ready_at = at + p_lease, ring_at = at + p_lease
+        where j.id = any(taken)
+        returning j.id, j.lease_token, j.attempts, j.path, j.turn_id)
+    select l.id, l.lease_token, l.attempts, l.path, l.turn_id, t.session, t.query, t.answer,
+        t.names, t.metadata, t.occurred_at, t.staged_at
+    from leased l left join afterturn.turns t on t.path = l.path and t.turn_id = l.turn_id
+    order by l.id;
+end $$;
+
+-- Gives up on named turn jobs whose attempts are used up (their last lease ran out).
+create or replace function afterturn.bury(p_kind text, p_ids bigint[], p_max_attempts integer)
+returns void
+language plpgsql as $$
+declare
+    spent afterturn.jobs;
+begin
+    for spent in
+        select * from afterturn.jobs j
+        where j.id = any(p_ids) and j.kind = p_kind and j.finished_at is null
+            and j.ready_at <= afterturn.clock() and j.attempts >= p_max_attempts
+        order by j.id for update skip locked
+    loop
+        perform afterturn.end_turn_job(spent.id, 'dead', 'worker lost');
+    end loop;
+end $$;
+
+-- Ends a turn job whose row the caller has locked, and says so on its turn. A turn that is dead
+-- stays visible by its id.
+create or replace function afterturn.end_turn_job(p_id bigint, p_outcome text, p_reason text)
+returns void
+language plpgsql as $$
+declare
+    ended afterturn.jobs;
+begin
+    update afterturn.jobs j
+    set finished_at = afterturn.clock(), outcome = p_outcome, reason = p_reason, lease_token = null
+    where j.id = p_id returning * into ended;
+    if p_outcome = 'dead' and ended.kind in ('record', 'extract') then
+        update afterturn.turns t
+        set outcome = case when ended.kind = 'record' then 'dead'
+                when t.outcome = 'dead' then 'dead' else 'degraded' end,
+            reason = p_reason,
+            extracted = case when ended.kind = 'extract' then 0 else t.extracted end,
+            extracted_at = case when ended.kind = 'extract' then afterturn.clock()
+                else t.extracted_at end
+        where t.path = ended.path and t.turn_id = ended.turn_id;
+    end if;
+end $$;
+
+-- Writes what was made of a batch of turns, and ends their jobs, in one transaction.
+--
+-- p_work: [{job, lease, path, turn_id, degraded, reason, records: [{record_id, path, layer,
+-- origin, text, metadata, importance, occurred_at, session, sources: [{turn_id, turn_path}]}]}].
+-- A record's path is the turn's or an ancestor's. The verdict of each job:
+--   done       its rows are in memory and readable (a turn publishes itself);
+--   stale      an erase took the turn: the job is refused and nothing of it remains;
+--   lost       another worker holds or ended the job;
+--   erasing    an erase stands: the job waits and is tried again, its attempt not counted;
+--   misplaced  a record outside the turn's scope and its ancestors: refused, nothing written.
+create or replace function afterturn.apply_turns(p_kind text, p_work jsonb, p_embed boolean)
+returns table (job_id bigint, verdict text, embed_job bigint)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    at timestamptz := afterturn.clock();
+    work jsonb;
+    ids bigint[];
+    paths text[];
+    turn_ids text[];
+    verdicts jsonb := '{}';
+    done bigint[];
+    touched text[];
+    numbers jsonb;
+begin
+    perform afterturn.require_read_committed();
+    -- A look before the locks: while an erase stands nobody queues behind it.
+    select coalesce(jsonb_agg(w) filter (where not e.standing), '[]'),
+        coalesce(jsonb_object_agg(w ->> 'job', 'erasing') filter (where e.standing), '{}')
+    into work, verdicts
+    from jsonb_array_elements(p_work) w,
+        lateral (select afterturn.erasing(afterturn.covering(w ->> 'path')) as standing) e;
+    select coalesce(array_agg((w ->> 'job')::bigint), '{}'),
+        coalesce(array_agg(w ->> 'path'), '{}'), coalesce(array_agg(w ->> 'turn_id'), '{}')
+    into ids, paths, turn_ids from jsonb_array_elements(work) w;
+
+    perform afterturn.lock_shared(array(select distinct unnest(paths)));
+    perform from afterturn.jobs j
+    where j.id = any(ids || array(select k::bigint from jsonb_object_keys(verdicts) k))
+    order by j.id for update;
+    perform from afterturn.turns t
+    join unnest(paths, turn_ids) w(path, turn_id) on t.path = w.path and t.turn_id = w.turn_id
+    order by t.path, t.turn_id for update of t;
+
+    select verdicts || coalesce(jsonb_object_agg(w ->> 'job', case
+        when j.id is null then 'stale'
+        when j.finished_at is not null or j.lease_token is distinct from (w ->> 'lease')::uuid
+            or j.kind <> p_kind or j.path is distinct from (w ->> 'path')
+            or j.turn_id is distinct from (w ->> 'turn_id') then 'lost'
+        when t.turn_id is null then 'stale'
+        when afterturn.erasing(afterturn.covering(t.path)) then 'erasing'
+        when t.token is distinct from afterturn.token_of(afterturn.covering(t.path)) then 'stale'
+        when exists (select from jsonb_array_elements(w -> 'records') r
+            where not (r ->> 'path') = any(afterturn.covering(t.path))) then 'misplaced'
+        else 'done' end), '{}')
+    into verdicts
+    from jsonb_array_elements(work) w
+    left join afterturn.jobs j on j.id = (w ->> 'job')::bigint
+    left join afterturn.turns t on t.path = w ->> 'path' and t.turn_id = w ->> 'turn_id';
+    done := array(select v.key::bigint from jsonb_each_text(verdicts) v where v.value = 'done');
+
+    touched := array(
+        select distinct r ->> 'path' from jsonb_array_elements(work) w,
+            jsonb_array_elements(w -> 'records') r
+        where (w ->> 'job')::bigint = any(done));
+    select coalesce(jsonb_object_agg(m.path, m.content), '{}') into numbers
+    from afterturn.move_content(touched, false) m;
+
+    with rows as materialized (
+        select distinct on (r ->> 'path', r ->> 'record_id')
+            w ->> 'path' as turn_path, w ->> 'turn_id' as turn_id, r
+        from jsonb_array_elements(work) w, jsonb_array_elements(w -> 'records') r
+        where (w ->> 'job')::bigint = any(done)
+        order by r ->> 'path', r ->> 'record_id'),
+    written as (
+        insert into afterturn.memories as m (path, record_id, pending, turn_path, turn_id, session,
+            layer, origin, text, metadata, importance, occurred_at, recorded_at, content, revision)
+        select r ->> 'path', r ->> 'record_id', false, turn_path, turn_id, r ->> 'session',
+            r ->> 'layer', r ->> 'origin', r ->> 'text', r -> 'metadata',
+            (r ->> 'importance')::double precision, (r ->> 'occurred_at')::timestamptz, at,
+            (numbers ->> (r ->> 'path'))::bigint, afterturn.draw_number()
+        from rows
+        on conflict (path, record_id, pending) do update set
+            turn_path = excluded.turn_path, turn_id = excluded.turn_id,
+            session = excluded.session, layer = excluded.layer, origin = excluded.origin,
+            text = excluded.text, metadata = excluded.metadata,
+            importance = excluded.importance, occurred_at = excluded.occurred_at,
+            recorded_at = excluded.recorded_at, content = excluded.content,
+            revision = excluded.revision, embedding = null),
+    replaced as (
+        delete from afterturn.memory_sources s using rows
+        where s.path = r ->> 'path' and s.record_id = r ->> 'record_id' and not s.pending
+            and not exists (select from jsonb_array_elements(r -> 'sources') k
+                where k ->> 'turn_path' = s.turn_path and k ->> 'turn_id' = s.turn_id))
+    insert into afterturn.memory_sources (path, record_id, pending, turn_path, turn_id)
+    select distinct r ->> 'path', r ->> 'record_id', false, k ->> 'turn_path', k ->> 'turn_id'
+    from rows, jsonb_array_elements(r -> 'sources') k
+    on conflict do nothing;
+
+    update afterturn.turns t
+    set recorded = case when p_kind = 'record' then w.written else t.recorded end,
+        recorded_at = case when p_kind = 'record' then at else t.recorded_at end,
+        extracted = case when p_kind = 'extract' then w.written else t.extracted end,
+        extracted_at = case when p_kind = 'extract' then at else t.extracted_at end,
+        outcome = case
+            when t.outcome <> 'waiting' then t.outcome
+            when p_kind = 'record' and t.extracted_at is null then 'waiting'
+            when p_kind = 'extract' and t.recorded_at is null then 'waiting'
+            else 'done' end,
+        reason = case when w.note <> '' then w.note else t.reason end
+    from (select w ->> 'path' as path, w ->> 'turn_id' as turn_id,
+              jsonb_array_length(w -> 'records') as written, coalesce(w ->> 'reason', '') as note
+          from jsonb_array_elements(work) w where (w ->> 'job')::bigint = any(done)) w
+    where t.path = w.path and t.turn_id = w.turn_id;
+
+    -- What a stale turn left behind goes too; its other jobs find it gone.
+    delete from afterturn.turns t using jsonb_array_elements(work) w
+    where verdicts ->> (w ->> 'job') = 'stale' and t.path = w ->> 'path'
+        and t.turn_id = w ->> 'turn_id'
+        and exists (select from afterturn.jobs j where j.id = (w ->> 'job')::bigint
+            and j.finished_at is null and j.lease_token = (w ->> 'lease')::uuid);
+
+    update afterturn.jobs j
+    set finished_at = case when v.value = 'erasing' then null else at end,
+        outcome = case v.value when 'done' then 'done' when 'erasing' then null
+            else 'refused' end,
+        reason = case v.value when 'done' then coalesce(w ->> 'reason', '')
+            when 'stale' then 'stale turn' when 'misplaced' then 'record outside the scope'
+            else '' end,
+        attempts = case when v.value = 'erasing' then greatest(j.attempts - 1, 0)
+            else j.attempts end,
+        ready_at = case when v.value = 'erasing' then at + interval '1 second' else j.ready_at end,
+        ring_at = case when v.value = 'erasing' then at + interval '1 second' else j.ring_at end,
+        lease_token = null
+    from jsonb_each_text(verdicts) v, jsonb_array_elements(p_work) w
+    where v.value <> 'lost' and j.id = v.key::bigint and (w ->> 'job')::bigint = j.id
+        and j.finished_at is null and j.lease_token = (w ->> 'lease')::uuid;
+
+    return query
+    select v.key::bigint, v.value, null::bigint from jsonb_each_text(verdicts) v;
+    if p_embed then
+        return query
+        select null::bigint, 'embed', e.id from afterturn.enqueue_embed(touched) e(id);
+    end if;
+end $$;
+
+-- One waiting embed job a path; an unclaimed one is reused, its row locked until we commit, so
+-- that whoever claims it sees our rows.
+create or replace function afterturn.enqueue_embed(paths text[]) returns setof bigint
+language plpgsql as $$
+declare
+    at timestamptz := afterturn.clock();
+begin
+    return query
+    insert into afterturn.jobs as j (kind, path, ready_at, ring_at, created_at)
+    select 'embed', p.path, at, at + interval '10 seconds', at
+    from (select distinct unnest(paths) as path order by 1) p
+    on conflict (path) where kind = 'embed' and finished_at is null and lease_token is null
+    do update set ready_at = least(j.ready_at, excluded.ready_at)
+    returning j.id;
+end $$;
+
+-- A failed attempt: back with a later `ready_at`, or dead. Nothing happens to a job whose lease
+-- is gone.
+create or replace function afterturn.fail_turn_job(
+    p_id bigint, p_lease uuid, p_reason text, p_max_attempts integer, p_backoff interval)
+returns text
+language plpgsql as $$
+declare
+    held afterturn.jobs;
+begin
+    select * into held from afterturn.jobs j
+    where j.id = p_id and j.lease_token = p_lease and j.finished_at is null for update;
+    if not found then
+        return 'lost';
+    end if;
+    if held.attempts >= p_max_attempts then
+        perform afterturn.end_turn_job(p_id, 'dead', p_reason);
+        return 'dead';
+    end if;
+    perform afterturn.put_back(p_id, held.attempts, p_reason, p_backoff);
+    return 'retry';
+end $$;
+
+-- Puts a leased job, whose row the caller has locked, back among the waiting ones. An embed job
+-- whose path has another one waiting is that one's from now on.
+create or replace function afterturn.put_back(
+    p_id bigint, p_attempts integer, p_reason text, p_wait interval) returns void
+language plpgsql as $$
+declare
+    at timestamptz := afterturn.clock();
+begin
+    update afterturn.jobs j
+    set lease_token = null, finished_at = at, outcome = 'superseded', reason = p_reason
+    where j.id = p_id and j.kind = 'embed' and exists (
+        select from afterturn.jobs o where o.path = j.path and o.kind = 'embed'
+            and o.finished_at is null and o.lease_token is null);
+    if not found then
+        update afterturn.jobs j
+        set lease_token = null, attempts = p_attempts, reason = p_reason,
+            ready_at = at + p_wait, ring_at = at + p_wait
+        where j.id = p_id;
+    end if;
+end $$;
+
+-- Extends leases; returns the jobs that are still held.
+create or replace function afterturn.renew(p_ids bigint[], p_leases uuid[], p_lease interval)
+returns setof bigint
+language sql as $$
+    update afterturn.jobs j
+    set ready_at = afterturn.clock() + p_lease, ring_at = afterturn.clock() + p_lease
+    from unnest(p_ids, p_leases) h(id, lease)
+    where j.id = h.id and j.lease_token = h.lease and j.finished_at is null
+    returning j.id
+$$;
+
+-- Gives jobs back unfinished, their attempt not counted (a worker that stops).
+create or replace function afterturn.release(p_ids bigint[], p_leases uuid[]) returns integer
+language plpgsql as $$
+declare
+    held afterturn.jobs;
+    released integer := 0;
+begin
+    for held in
+        select j.* from afterturn.jobs j
+        join unnest(p_ids, p_leases) h(id, lease) on j.id = h.id and j.lease_token = h.lease
+        where j.finished_at is null order by j.id for update of j
+    loop
+        perform afterturn.put_back(held.id, greatest(held.attempts - 1, 0), held.reason, '0');
+        released := released + 1;
+    end loop;
+    return released;
+end $$;
+
+-- Embed jobs: leased like turns, one at a time.
+create or replace function afterturn.claim_embed(p_ids bigint[], p_lease interval)
+returns table (job_id bigint, lease uuid, attempts integer, path text)
+language sql as $$
+    update afterturn.jobs j
+    set lease_token = gen_random_uuid(), attempts = j.attempts + 1,
+        ready_at = afterturn.clock() + p_lease, ring_at = afterturn.clock() + p_lease
+    where j.id = (
+        select q.id from afterturn.jobs q
+        where q.id = any(p_ids) and q.kind = 'embed' and q.finished_at is null
+            and q.ready_at <= afterturn.clock()
+        order by q.id limit 1 for update skip locked)
+    returning j.id, j.lease_token, j.attempts, j.path
+$$;
+
+-- Vectors for rows that still are what was embedded: the revision says so. p_last ends the job.
+create or replace function afterturn.apply_embed(
+    p_job bigint, p_lease_token uuid, p_path text, p_record_ids text[], p_revisions bigint[],
+    p_vectors bytea[], p_last boolean, p_lease interval) returns text
+language plpgsql as $$
+declare
+    number bigint;
+    moved integer;
+begin
+    perform afterturn.require_read_committed();
+    if afterturn.erasing(afterturn.covering(p_path)) then
+        return 'erasing';
+    end if;
+    perform afterturn.lock_shared(array[p_path]);
+    perform from afterturn.jobs j
+    where j.id = p_job and j.kind = 'embed' and j.path = p_path
+        and j.lease_token = p_lease_token and j.finished_at is null for update;
+    if not found then
+        return 'lost';
+    end if;
+    if afterturn.erasing(afterturn.covering(p_path)) then
+        return 'erasing';
+    end if;
+    if cardinality(p_record_ids) > 0 then
+        select m.content into number from afterturn.move_content(array[p_path], false) m;
+        update afterturn.memories m set embedding = v.vector, content = number
+        from unnest(p_record_ids, p_revisions, p_vectors) v(record_id, revision, vector)
+        where m.path = p_path and m.record_id = v.record_id and not m.pending
+            and m.revision = v.revision;
+        get diagnostics moved = row_count;
+    end if;
+    update afterturn.jobs j
+    set counts = jsonb_build_object(
+            'embedded', coalesce((j.counts ->> 'embedded')::integer, 0) + coalesce(moved, 0)),
+        ready_at = afterturn.clock() + p_lease, ring_at = afterturn.clock() + p_lease,
+        finished_at = case when p_last then afterturn.clock() end,
+        outcome = case when p_last then 'done' end,
+        lease_token = case when p_last then null else j.lease_token end
+    where j.id = p_job;
+    return 'done';
+end $$;

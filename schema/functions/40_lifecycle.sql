@@ -1,0 +1,312 @@
+-- Lifecycle jobs: flush, forget, expire. Jobs whose scopes overlap take effect in the order of
+-- their ids, which is the order of their commits; the others run side by side.
+
+-- The youngest unfinished job that has to end before the one with this id, kind and scope; null
+-- when it may run. A forget does not wait for flushes it covers: it supersedes them.
+create or replace function afterturn.blocker(p_id bigint, p_kind text, p_path text)
+returns bigint
+language sql stable as $$
+    select max(b.id) from (
+        (select j.id from afterturn.jobs j
+         where j.finished_at is null and j.kind in ('flush', 'forget', 'expire')
+            and j.path = any(trim_array(afterturn.covering(p_path), 1)) and j.id < p_id
+         order by j.id desc limit 1)
+        union all
+        (select j.id from afterturn.jobs j
+         where j.finished_at is null and j.kind in ('flush', 'forget', 'expire')
+            and j.path >= p_path and j.path < afterturn.under_end(p_path) and j.id < p_id
+            and not (p_kind = 'forget' and j.kind = 'flush')
+         order by j.id desc limit 1)) b
+$$;
+
+-- Points a job at its blocker. The share lock on the blocker's row makes its end wait for us or
+-- us for its end: without it the wake-up could be lost. Returns the blocker, if any.
+create or replace function afterturn.block(p_id bigint) returns bigint
+language plpgsql as $$
+declare
+    waiting afterturn.jobs;
+    found_blocker bigint;
+begin
+    select * into waiting from afterturn.jobs j where j.id = p_id for update;
+    loop
+        found_blocker := afterturn.blocker(waiting.id, waiting.kind, waiting.path);
+        exit when found_blocker is null;
+        perform from afterturn.jobs j where j.id = found_blocker and j.finished_at is null
+            for share;
+        exit when found;
+    end loop;
+    update afterturn.jobs j
+    set blocked_by = found_blocker,
+        ring_at = case when found_blocker is null then afterturn.clock() else j.ring_at end
+    where j.id = p_id and j.blocked_by is distinct from found_blocker;
+    return found_blocker;
+end $$;
+
+-- Adds a job to the ledger. Takes lane locks: the last thing a transaction may do. A flush that
+-- already waits last in its lane, unclaimed, is reused; its row lock lasts until we commit.
+create or replace function afterturn.enqueue_lifecycle(
+    p_kind text, p_path text, p_request jsonb, p_ring_after interval,
+    out job_id bigint, out blocked boolean, out reused boolean)
+language plpgsql as $$
+declare
+    at timestamptz := afterturn.clock();
+    last_job bigint;
+begin
+    perform afterturn.require_read_committed();
+    perform afterturn.require_durable_commit();
+    perform afterturn.lock_lane(p_path);
+    reused := false;
+    if p_kind = 'flush' then
+        last_job := afterturn.blocker(9223372036854775807, 'flush', p_path);
+        select j.id, j.blocked_by is not null into job_id, blocked
+        from afterturn.jobs j
+        where j.id = last_job and j.kind = 'flush' and j.path = p_path
+            and j.finished_at is null and j.lease_token is null and j.attempts = 0
+        for update;
+        if found then
+            reused := true;
+            return;
+        end if;
+    end if;
+    insert into afterturn.jobs (kind, path, request, ready_at, ring_at, created_at)
+    values (p_kind, p_path, p_request, at, at + p_ring_after, at)
+    returning id into job_id;
+    blocked := afterturn.block(job_id) is not null;
+    if p_kind = 'forget' then
+        insert into afterturn.erase_intents (path, job_id) values (p_path, job_id);
+    end if;
+end $$;
+
+-- Leases one lifecycle job if it may run now. A flush that has failed before yields to an erase
+-- that waits for it: it goes to the tail of its lane (`verdict` requeued, `successor` its id).
+create or replace function afterturn.claim_lifecycle(
+    p_id bigint, p_lease interval, out verdict text, out kind text, out path text,
+    out lease uuid, out attempts integer, out request jsonb, out counts jsonb,
+    out created_at timestamptz, out successor bigint)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    job afterturn.jobs;
+begin
+    select * into job from afterturn.jobs j
+    where j.id = p_id and j.kind in ('flush', 'forget', 'expire') and j.finished_at is null
+        and j.blocked_by is null and j.ready_at <= afterturn.clock()
+    for update skip locked;
+    if not found then
+        verdict := 'busy';
+        return;
+    end if;
+    if job.kind = 'flush' and job.attempts > 0 and afterturn.erase_waits(job.id, job.path) then
+        successor := afterturn.requeue(job.id);
+        verdict := 'requeued';
+        return;
+    end if;
+    update afterturn.jobs j
+    set lease_token = gen_random_uuid(), attempts = j.attempts + 1,
+        ready_at = afterturn.clock() + p_lease, ring_at = afterturn.clock() + p_lease
+    where j.id = p_id
+    returning 'claimed', j.kind, j.path, j.lease_token, j.attempts, j.request, j.counts,
+        j.created_at
+    into verdict, kind, path, lease, attempts, request, counts, created_at;
+end $$;
+
+-- Whether a younger erase overlaps the scope.
+create or replace function afterturn.erase_waits(p_id bigint, p_path text) returns boolean
+language sql stable as $$
+    select exists (select from afterturn.erase_intents i
+            where i.path = any(afterturn.covering(p_path)) and i.job_id > p_id)
+        or exists (select from afterturn.erase_intents i
+            where i.path >= p_path and i.path < afterturn.under_end(p_path) and i.job_id > p_id)
+$$;
+
+-- Ends a lifecycle job whose row the caller has locked. `releasing` stays set until those that
+-- waited for it have been looked at anew.
+create or replace function afterturn.end_lifecycle(
+    p_id bigint, p_outcome text, p_receipt jsonb) returns void
+language sql as $$
+    update afterturn.jobs j
+    set finished_at = afterturn.clock(), outcome = p_outcome, lease_token = null,
+        blocked_by = null, receipt = p_receipt, reason = '',
+        releasing = exists (select from afterturn.jobs w where w.blocked_by = p_id)
+    where j.id = p_id
+$$;
+
+-- Ends a failing flush and enqueues its successor at the tail, in one transaction.
+create or replace function afterturn.requeue(p_id bigint) returns bigint
+language plpgsql as $$
+declare
+    job afterturn.jobs;
+    successor bigint;
+begin
+    select * into job from afterturn.jobs j where j.id = p_id for update;
+    perform afterturn.end_lifecycle(p_id, 'requeued', '{}');
+    select e.job_id into successor
+    from afterturn.enqueue_lifecycle('flush', job.path, job.request, '0') e;
+    update afterturn.jobs j set receipt = jsonb_build_object('successor', successor)
+    where j.id = p_id;
+    return successor;
+end $$;
+
+-- A failed attempt of a lifecycle job: it never dies. A flush yields to a waiting erase at once.
+create or replace function afterturn.fail_lifecycle(
+    p_id bigint, p_lease_token uuid, p_reason text, p_backoff interval,
+    out verdict text, out successor bigint)
+language plpgsql as $$
+declare
+    job afterturn.jobs;
+begin
+    select * into job from afterturn.jobs j
+    where j.id = p_id and j.lease_token = p_lease_token and j.finished_at is null for update;
+    if not found then
+        verdict := 'lost';
+    elsif job.kind = 'flush' and afterturn.erase_waits(job.id, job.path) then
+        successor := afterturn.requeue(p_id);
+        verdict := 'requeued';
+    else
+        perform afterturn.put_back(p_id, job.attempts, p_reason, p_backoff);
+        verdict := 'retry';
+    end if;
+end $$;
+
+-- Looks anew at up to p_limit jobs that waited for a job which ended; returns those that may run
+-- now. When none is left the ended job's mark goes. Safe to repeat, by anybody.
+create or replace function afterturn.unblock(p_id bigint, p_limit integer)
+returns setof bigint
+language plpgsql as $$
+declare
+    waiting bigint;
+    seen integer := 0;
+begin
+    for waiting in
+        select j.id from afterturn.jobs j
+        where j.blocked_by = p_id and j.finished_at is null
+        order by j.id limit p_limit for update skip locked
+    loop
+        seen := seen + 1;
+        if afterturn.block(waiting) is null then
+            return next waiting;
+        end if;
+    end loop;
+    if seen = 0 then
+        update afterturn.jobs j set releasing = false
+        where j.id = p_id and j.releasing
+            and not exists (select from afterturn.jobs w where w.blocked_by = p_id);
+    end if;
+end $$;
+
+-- The fence of every transaction of a lifecycle job: id, kind, path and random lease token (after
+-- a failover an id may mean another job), the lease renewed, the row locked until we commit.
+create or replace function afterturn.hold(
+    p_id bigint, p_kind text, p_path text, p_lease_token uuid, p_lease interval)
+returns boolean
+language plpgsql as $$
+begin
+    update afterturn.jobs j
+    set ready_at = afterturn.clock() + p_lease, ring_at = afterturn.clock() + p_lease
+    where j.id = p_id and j.kind = p_kind and j.path = p_path
+        and j.lease_token = p_lease_token and j.finished_at is null;
+    return found;
+end $$;
+
+-- Adds numbers to a job's counts.
+create or replace function afterturn.count_rows(p_id bigint, p_table text, p_rows bigint)
+returns void
+language sql as $$
+    update afterturn.jobs j
+    set counts = jsonb_set(j.counts, array[p_table],
+        to_jsonb(coalesce((j.counts ->> p_table)::bigint, 0) + p_rows))
+    where j.id = p_id and p_rows > 0
+$$;
+
+-- The record jobs of turns acknowledged under a scope and not yet recorded, leased by whoever
+-- flushes: another worker's lease is taken over and its apply refused, so nobody waits for it.
+create or replace function afterturn.claim_unrecorded(
+    p_path text, p_until bigint, p_limit integer, p_max_attempts integer, p_lease interval)
+returns table (
+    job_id bigint, lease uuid, attempts integer, path text, turn_id text, session text,
+    query text, answer text, names text[], metadata jsonb, occurred_at timestamptz,
+    staged_at timestamptz)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    at timestamptz := afterturn.clock();
+begin
+    return query
+    with taken as (
+        select j.id from afterturn.jobs j
+        where j.finished_at is null and j.kind = 'record' and j.id <= p_until
+            and j.path >= p_path and j.path < afterturn.under_end(p_path)
+            and j.attempts < p_max_attempts
+        order by j.id limit p_limit for update),
+    leased as (
+        update afterturn.jobs j
+        set lease_token = gen_random_uuid(), attempts = j.attempts + 1,
+            ready_at = at + p_lease, ring_at = at + p_lease
+        from taken where j.id = taken.id
+        returning j.id, j.lease_token, j.attempts, j.path, j.turn_id)
+    select l.id, l.lease_token, l.attempts, l.path, l.turn_id, t.session, t.query, t.answer,
+        t.names, t.metadata, t.occurred_at, t.staged_at
+    from leased l left join afterturn.turns t on t.path = l.path and t.turn_id = l.turn_id
+    order by l.id;
+end $$;
+
+-- Publishes up to p_limit pending rows under the scope. `verdict` is more, done, superseded (a
+-- younger erase covers the scope) or lost.
+create or replace function afterturn.flush_chunk(
+    p_id bigint, p_lease_token uuid, p_path text, p_limit integer, p_embed boolean,
+    p_lease interval, out verdict text, out embed_jobs bigint[])
+language plpgsql as $$
+declare
+    paths text[];
+    records text[];
+    numbers jsonb;
+    generation bigint;
+    moved integer;
+begin
+    embed_jobs := '{}';
+    perform afterturn.require_read_committed();
+    perform afterturn.lock_shared(array[p_path]);
+    if not afterturn.hold(p_id, 'flush', p_path, p_lease_token, p_lease) then
+        verdict := 'lost';
+        return;
+    end if;
+    if exists (select from afterturn.erase_intents i
+               where i.path = any(afterturn.covering(p_path)) and i.job_id > p_id) then
+        perform afterturn.end_lifecycle(p_id, 'superseded', '{}');
+        verdict := 'superseded';
+        return;
+    end if;
+    select coalesce(array_agg(m.path order by m.path, m.record_id), '{}'),
+        coalesce(array_agg(m.record_id order by m.path, m.record_id), '{}')
+    into paths, records
+    from (select w.path, w.record_id from afterturn.memories w
+          where w.pending and w.path >= p_path and w.path < afterturn.under_end(p_path)
+          order by w.path, w.record_id limit p_limit for update) m;
+    moved := cardinality(records);
+    if moved > 0 then
+        select coalesce(jsonb_object_agg(m.path, m.content), '{}') into numbers
+        from afterturn.move_content(paths, false) m;
+        delete from afterturn.memories m using unnest(paths, records) k(path, record_id)
+        where m.path = k.path and m.record_id = k.record_id and not m.pending;
+        delete from afterturn.memory_sources s using unnest(paths, records) k(path, record_id)
+        where s.path = k.path and s.record_id = k.record_id and not s.pending;
+        update afterturn.memories m
+        set pending = false, content = (numbers ->> m.path)::bigint
+        from unnest(paths, records) k(path, record_id)
+        where m.path = k.path and m.record_id = k.record_id and m.pending;
+        update afterturn.memory_sources s set pending = false
+        from unnest(paths, records) k(path, record_id)
+        where s.path = k.path and s.record_id = k.record_id and s.pending;
+        if p_embed then
+            embed_jobs := array(select e from afterturn.enqueue_embed(paths) e);
+        end if;
+        perform afterturn.count_rows(p_id, 'memories', moved);
+    end if;
+    if moved >= p_limit then
+        verdict := 'more';
+        return;
+    end if;
+    select m.content into generation from afterturn.move_content(array[p_path], false) m;
+    perform afterturn.end_lifecycle(p_id, 'done', jsonb_build_object('generation', generation));
+    verdict := 'done';
+end $$;

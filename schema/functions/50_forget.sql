@@ -1,0 +1,409 @@
+-- The erase. Its intent stands from the request on; chunks commit as they go and a crash resumes;
+-- the final transaction holds the scope alone, erases what is left, moves the numbers, and is the
+-- only one after which the scope can be used again.
+
+-- Enqueue and intent in one transaction: from its commit on nothing under the scope is read,
+-- begun, staged or written.
+create or replace function afterturn.request_forget(
+    p_path text, p_request jsonb, p_ring_after interval, out job_id bigint, out blocked boolean)
+language plpgsql as $$
+begin
+    select e.job_id, e.blocked into job_id, blocked
+    from afterturn.enqueue_lifecycle('forget', p_path, p_request, p_ring_after) e;
+end $$;
+
+-- Ends up to p_limit unfinished flushes that the erase covers and that were enqueued before it.
+-- Null: the lease is lost.
+create or replace function afterturn.forget_flushes(
+    p_id bigint, p_lease_token uuid, p_path text, p_limit integer, p_lease interval)
+returns integer
+language plpgsql as $$
+declare
+    covered bigint;
+    ended integer := 0;
+begin
+    if not afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease) then
+        return null;
+    end if;
+    for covered in
+        select j.id from afterturn.jobs j
+        where j.finished_at is null and j.kind = 'flush' and j.id < p_id
+            and j.path >= p_path and j.path < afterturn.under_end(p_path)
+        order by j.id limit p_limit for update skip locked
+    loop
+        perform afterturn.end_lifecycle(covered, 'superseded', '{}');
+        ended := ended + 1;
+    end loop;
+    return ended;
+end $$;
+
+-- Deletes up to p_limit rows after the start key, in the direction in which text moves (turns,
+-- then memories). Never waits for a row. Null `rows`: the lease is lost. The start key keeps a
+-- later chunk from walking the dead rows of the former ones.
+create or replace function afterturn.forget_turns(
+    p_id bigint, p_lease_token uuid, p_path text, p_limit integer, p_lease interval,
+    p_after_path text, p_after_id text, out rows integer, out last_path text, out last_id text)
+language plpgsql as $$
+begin
+    if not afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease) then
+        return;
+    end if;
+    with gone as (
+        delete from afterturn.turns t where t.ctid = any(array(
+            select w.ctid from afterturn.turns w
+            where w.path >= p_path and w.path < afterturn.under_end(p_path)
+                and (w.path, w.turn_id) > (p_after_path, p_after_id)
+            order by w.path, w.turn_id limit p_limit for update skip locked))
+        returning t.path, t.turn_id)
+    select count(*), (array_agg(g.path order by g.path desc, g.turn_id desc))[1],
+        (array_agg(g.turn_id order by g.path desc, g.turn_id desc))[1]
+    into rows, last_path, last_id from gone g;
+    perform afterturn.count_rows(p_id, 'turns', rows);
+end $$;
+
+create or replace function afterturn.forget_memories(
+    p_id bigint, p_lease_token uuid, p_path text, p_limit integer, p_lease interval,
+    p_after_path text, p_after_id text, out rows integer, out last_path text, out last_id text)
+language plpgsql as $$
+begin
+    if not afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease) then
+        return;
+    end if;
+    with gone as (
+        delete from afterturn.memories m where m.ctid = any(array(
+            select w.ctid from afterturn.memories w
+            where w.path >= p_path and w.path < afterturn.under_end(p_path)
+                and (w.path, w.record_id) > (p_after_path, p_after_id)
+            order by w.path, w.record_id limit p_limit for update skip locked))
+        returning m.path, m.record_id)
+    select count(*), (array_agg(g.path order by g.path desc, g.record_id desc))[1],
+        (array_agg(g.record_id order by g.path desc, g.record_id desc))[1]
+    into rows, last_path, last_id from gone g;
+    perform afterturn.count_rows(p_id, 'memories', rows);
+end $$;
+
+-- The ledger's rows of turns and embed jobs under the scope, up to p_limit. Null: lease lost.
+create or replace function afterturn.forget_turn_jobs(
+    p_id bigint, p_lease_token uuid, p_path text, p_limit integer, p_lease interval)
+returns integer
+language plpgsql as $$
+declare
+    gone integer;
+begin
+    if not afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease) then
+        return null;
+    end if;
+    delete from afterturn.jobs j where j.id = any(array(
+        select w.id from afterturn.jobs w
+        where w.path >= p_path and w.path < afterturn.under_end(p_path)
+            and w.kind in ('record', 'extract', 'embed')
+        order by w.id limit p_limit for update skip locked));
+    get diagnostics gone = row_count;
+    perform afterturn.count_rows(p_id, 'jobs', gone);
+    return gone;
+end $$;
+
+-- The sources that an erase takes: all under the scope, or those of the named turns in it.
+create or replace function afterturn.sources_of(p_path text, p_turn_ids text[])
+returns setof afterturn.memory_sources
+language sql stable as $$
+    select s.* from afterturn.memory_sources s
+    where p_turn_ids is null
+        and s.turn_path >= p_path and s.turn_path < afterturn.under_end(p_path)
+    union all
+    select s.* from afterturn.memory_sources s
+    where s.turn_path = p_path and s.turn_id = any(p_turn_ids)
+$$;
+
+-- The scopes outside the erased one where something was learned from what goes.
+create or replace function afterturn.outside_paths(p_path text, p_turn_ids text[]) returns text[]
+language sql stable as $$
+    select array(
+        select distinct s.path from afterturn.sources_of(p_path, p_turn_ids) s
+        where s.path <> p_path and (p_turn_ids is not null
+            or not (s.path >= p_path and s.path < afterturn.under_end(p_path)))
+        order by 1)
+$$;
+
+-- Takes the erased turns out of the sources of what was learned from them elsewhere (and, for a
+-- named erase, in the scope itself). Records left without a source go; the others stand on the
+-- sources they keep. Returns how many records were erased.
+create or replace function afterturn.forget_derived(
+    p_id bigint, p_path text, p_turn_ids text[], p_paths text[]) returns integer
+language plpgsql as $$
+declare
+    erased integer;
+begin
+    with taken as (
+        delete from afterturn.memory_sources s
+        using afterturn.sources_of(p_path, p_turn_ids) k
+        where s.path = any(p_paths) and s.path = k.path and s.record_id = k.record_id
+            and s.pending = k.pending and s.turn_path = k.turn_path and s.turn_id = k.turn_id
+        returning s.path, s.record_id, s.pending, s.turn_path, s.turn_id),
+    left_over as (
+        select t.path, t.record_id, t.pending,
+            min(array[k.turn_path, k.turn_id]) as source
+        from (select distinct path, record_id, pending from taken) t
+        left join afterturn.memory_sources k on k.path = t.path and k.record_id = t.record_id
+            and k.pending = t.pending
+            and not exists (select from taken x where x.path = k.path
+                and x.record_id = k.record_id and x.pending = k.pending
+                and x.turn_path = k.turn_path and x.turn_id = k.turn_id)
+        group by t.path, t.record_id, t.pending),
+    kept as (
+        update afterturn.memories m
+        set turn_path = l.source[1], turn_id = l.source[2],
+            content = case when m.pending then m.content else (
+                select g.content from afterturn.scope_generations g
+                where g.scope_key = afterturn.scope_key(m.path)) end
+        from left_over l
+        where l.source is not null and m.path = l.path and m.record_id = l.record_id
+            and m.pending = l.pending),
+    gone as (
+        delete from afterturn.memories m using left_over l
+        where l.source is null and m.path = l.path and m.record_id = l.record_id
+            and m.pending = l.pending
+        returning 1)
+    select count(*) into erased from gone;
+    perform afterturn.count_rows(p_id, 'derived', erased);
+    return erased;
+end $$;
+
+-- Turns acknowledged before, under an advanced scope and not themselves erased, get the numbers
+-- that hold now; work under way on them loses its lease, is refused, and is done again.
+create or replace function afterturn.refresh_tokens(p_path text) returns void
+language plpgsql as $$
+begin
+    update afterturn.jobs j
+    set lease_token = null, attempts = greatest(j.attempts - 1, 0),
+        ready_at = afterturn.clock(), ring_at = afterturn.clock()
+    where j.finished_at is null and j.kind in ('record', 'extract') and j.lease_token is not null
+        and j.path >= p_path and j.path < afterturn.under_end(p_path);
+    update afterturn.turns t
+    set token = afterturn.token_of(afterturn.covering(t.path))
+    where (t.path, t.turn_id) in (
+        select j.path, j.turn_id from afterturn.jobs j
+        where j.finished_at is null and j.kind in ('record', 'extract')
+            and j.path >= p_path and j.path < afterturn.under_end(p_path));
+end $$;
+
+-- The turn ids that a named erase takes: those named, those of the named session. Null: the
+-- request names nothing and takes everything under the scope.
+create or replace function afterturn.named_turns(p_path text, p_request jsonb) returns text[]
+language sql stable as $$
+    select case when p_request ? 'named' then array(
+        select jsonb_array_elements_text(p_request -> 'named' -> 'turn_ids')
+        union
+        select t.turn_id from afterturn.turns t
+        where t.path = p_path and t.session = p_request -> 'named' ->> 'session'
+        order by 1) end
+$$;
+
+-- Erases what is named at exactly this scope: turns with all that was made of them there, a
+-- session, and records. A record that is one side of a turn stands for the message: its other
+-- layer and that side of the transcript go with it.
+create or replace function afterturn.forget_named(
+    p_id bigint, p_path text, p_request jsonb, p_turn_ids text[]) returns void
+language plpgsql as $$
+declare
+    record_ids text[] := array(
+        select jsonb_array_elements_text(p_request -> 'named' -> 'record_ids'));
+    gone integer;
+begin
+    with sides as (
+        select distinct m.turn_id, m.metadata ->> 'speaker' as speaker from afterturn.memories m
+        where m.path = p_path and m.record_id = any(record_ids) and m.turn_path = p_path
+            and m.origin = 'turn' and m.turn_id is not null),
+    silenced as (
+        update afterturn.turns t
+        set query = case when s.heard ? 'user' then null else t.query end,
+            answer = case when s.heard ? 'assistant' then null else t.answer end
+        from (select turn_id, jsonb_object_agg(speaker, true) as heard from sides
+              group by turn_id) s
+        where t.path = p_path and t.turn_id = s.turn_id)
+    select coalesce(array_agg(m.record_id), '{}') || record_ids into record_ids
+    from afterturn.memories m join sides s on m.turn_id = s.turn_id
+        and m.metadata ->> 'speaker' = s.speaker
+    where m.path = p_path and m.turn_path = p_path and m.origin = 'turn';
+    with lost as (
+        delete from afterturn.memories m
+        where m.path = p_path and (m.record_id = any(record_ids)
+            or (m.turn_path = p_path and m.turn_id = any(p_turn_ids))
+            or m.session = p_request -> 'named' ->> 'session')
+        returning m.record_id, m.pending),
+    unsourced as (
+        delete from afterturn.memory_sources s using lost l
+        where s.path = p_path and s.record_id = l.record_id and s.pending = l.pending)
+    select count(*) into gone from lost;
+    perform afterturn.count_rows(p_id, 'memories', gone);
+    delete from afterturn.turns t where t.path = p_path and t.turn_id = any(p_turn_ids);
+    get diagnostics gone = row_count;
+    perform afterturn.count_rows(p_id, 'turns', gone);
+    delete from afterturn.jobs j
+    where j.path = p_path and j.turn_id = any(p_turn_ids) and j.kind in ('record', 'extract');
+    get diagnostics gone = row_count;
+    perform afterturn.count_rows(p_id, 'jobs', gone);
+end $$;
+
+-- Everything under the scope that the chunks left, each table a statement of its own, and the
+-- readable path of the lifecycle jobs that ended there.
+create or replace function afterturn.forget_rest(p_id bigint, p_path text) returns void
+language plpgsql as $$
+declare
+    gone integer;
+begin
+    delete from afterturn.turns t
+    where t.path >= p_path and t.path < afterturn.under_end(p_path);
+    get diagnostics gone = row_count;
+    perform afterturn.count_rows(p_id, 'turns', gone);
+    delete from afterturn.memories m
+    where m.path >= p_path and m.path < afterturn.under_end(p_path) and m.pending;
+    get diagnostics gone = row_count;
+    perform afterturn.count_rows(p_id, 'memories', gone);
+    delete from afterturn.memories m
+    where m.path >= p_path and m.path < afterturn.under_end(p_path);
+    get diagnostics gone = row_count;
+    perform afterturn.count_rows(p_id, 'memories', gone);
+    delete from afterturn.memory_sources s
+    where s.path >= p_path and s.path < afterturn.under_end(p_path);
+    delete from afterturn.jobs j
+    where j.path >= p_path and j.path < afterturn.under_end(p_path)
+        and j.kind in ('record', 'extract', 'embed');
+    get diagnostics gone = row_count;
+    perform afterturn.count_rows(p_id, 'jobs', gone);
+    update afterturn.jobs j
+    set path = null, path_key = afterturn.scope_key(j.path), request = '{}'
+    where j.path >= p_path and j.path < afterturn.under_end(p_path)
+        and j.finished_at is not null;
+end $$;
+
+-- The last transaction. `verdict` is busy (somebody holds a lock: end the transaction, wait a
+-- little, try again), lost, or done.
+create or replace function afterturn.forget_final(
+    p_id bigint, p_lease_token uuid, p_path text, p_lease interval,
+    out verdict text, out receipt jsonb)
+language plpgsql as $$
+declare
+    job afterturn.jobs;
+    named boolean;
+    turn_ids text[];
+    outside text[] := '{}';
+    outside_count integer := 0;
+    advanced text;
+    covered bigint;
+    generation bigint;
+    head bytea;
+begin
+    perform afterturn.require_read_committed();
+    perform afterturn.require_durable_commit();
+    select * into job from afterturn.jobs j where j.id = p_id;
+    if job.request ->> 'derived' = 'erase' then
+        turn_ids := afterturn.named_turns(p_path, job.request);
+        outside := afterturn.outside_paths(p_path, turn_ids);
+    end if;
+    if not afterturn.try_lock_exclusive(array[p_path] || outside) then
+        verdict := 'busy';
+        return;
+    end if;
+    -- Again, now that nobody can add to it.
+    named := job.request ? 'named';
+    turn_ids := afterturn.named_turns(p_path, job.request);
+    if job.request ->> 'derived' = 'erase'
+        and not afterturn.outside_paths(p_path, turn_ids) <@ outside then
+        verdict := 'busy';
+        return;
+    end if;
+    perform from afterturn.jobs j
+    where j.id = p_id
+        or (j.finished_at is null and j.kind = 'flush' and j.id < p_id and not named
+            and j.path >= p_path and j.path < afterturn.under_end(p_path))
+        or (j.kind in ('record', 'extract') and j.finished_at is null and exists (
+            select from unnest(array[p_path] || outside) o(path)
+            where j.path >= o.path and j.path < afterturn.under_end(o.path)))
+    order by j.id for update;
+    if not afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease) then
+        verdict := 'lost';
+        return;
+    end if;
+    if not named then
+        for covered in
+            select j.id from afterturn.jobs j
+            where j.finished_at is null and j.kind = 'flush' and j.id < p_id
+                and j.path >= p_path and j.path < afterturn.under_end(p_path)
+        loop
+            perform afterturn.end_lifecycle(covered, 'superseded', '{}');
+        end loop;
+    end if;
+
+    for advanced in
+        select o.path from unnest(array[p_path] || outside) o(path)
+        order by afterturn.scope_key(o.path)
+    loop
+        if advanced = p_path then
+            generation := afterturn.move_erase(advanced);
+        else
+            perform afterturn.move_erase(advanced);
+        end if;
+    end loop;
+    if named then
+        perform afterturn.forget_named(p_id, p_path, job.request, turn_ids);
+    else
+        perform afterturn.forget_rest(p_id, p_path);
+    end if;
+    if named or cardinality(outside) > 0 then
+        perform afterturn.forget_derived(p_id, p_path, turn_ids, array[p_path] || outside);
+    end if;
+    select count(distinct (s.path, s.record_id)) into outside_count
+    from afterturn.sources_of(p_path, turn_ids) s where s.path <> p_path;
+    for advanced in
+        select o.path from unnest(case when named then array[p_path] || outside
+            else outside end) o(path)
+    loop
+        perform afterturn.refresh_tokens(advanced);
+    end loop;
+
+    select * into job from afterturn.jobs j where j.id = p_id;
+    for advanced in select unnest(outside) loop
+        perform afterturn.append_erase_log(advanced, (
+                select g.erase from afterturn.scope_generations g
+                where g.scope_key = afterturn.scope_key(advanced)),
+            p_id, job.request ->> 'requested_by', job.request ->> 'reason', job.created_at,
+            afterturn.clock(), '{}');
+    end loop;
+    head := afterturn.append_erase_log(p_path, generation, p_id,
+        job.request ->> 'requested_by', job.request ->> 'reason', job.created_at,
+        afterturn.clock(), job.counts);
+    delete from afterturn.erase_intents i where i.job_id = p_id;
+    receipt := jsonb_build_object('generation', generation, 'derived_outside', outside_count,
+        'log_head', encode(head, 'hex'));
+    perform afterturn.end_lifecycle(p_id, 'done', receipt);
+    if not named then
+        update afterturn.jobs j
+        set path = null, path_key = afterturn.scope_key(p_path), request = '{}'
+        where j.id = p_id;
+    else
+        update afterturn.jobs j set request = '{}' where j.id = p_id;
+    end if;
+    verdict := 'done';
+end $$;
+
+-- When a scope outside stays busy: it is marked like the erased one, so that new writers stay
+-- away until the final transaction has had its turn. The marks go with the job's intent.
+create or replace function afterturn.forget_insist(
+    p_id bigint, p_lease_token uuid, p_path text, p_lease interval) returns boolean
+language plpgsql as $$
+declare
+    job afterturn.jobs;
+begin
+    if not afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease) then
+        return false;
+    end if;
+    select * into job from afterturn.jobs j where j.id = p_id;
+    if job.request ->> 'derived' = 'erase' then
+        insert into afterturn.erase_intents (path, job_id)
+        select o.path, p_id from unnest(afterturn.outside_paths(
+            p_path, afterturn.named_turns(p_path, job.request))) o(path)
+        on conflict do nothing;
+    end if;
+    return true;
+end $$;

@@ -1,0 +1,104 @@
+-- Direct writes, and the checks that adopters fence their own tables with.
+
+-- Judges a write to a path, under locks the transaction already holds: `accounted` is the vector
+-- of erase numbers the writer vouches for (null: none). Raises; returns when the write may go on.
+create or replace function afterturn.require_accounted(
+    p_path text, p_accounted bigint[], p_admitted boolean) returns void
+language plpgsql as $$
+declare
+    covers text[] := afterturn.covering(p_path);
+    standing bigint[];
+begin
+    perform afterturn.require_read_committed();
+    if afterturn.erasing(covers) then
+        raise exception 'An erase that covers this scope has not completed'
+            using errcode = 'AT001', hint = 'Try again when it is done.';
+    end if;
+    standing := afterturn.token_of(covers);
+    if exists (
+        select from unnest(standing) with ordinality s(number, at)
+        where s.number > 0 and s.number is distinct from coalesce(p_accounted[s.at], 0))
+    then
+        if p_admitted then
+            raise exception 'The turn began before an erase that covers its scope'
+                using errcode = 'AT002', hint = 'Begin a new turn.';
+        end if;
+        raise exception 'The scope was erased before and the write vouches for no erase'
+            using errcode = 'AT003', hint = 'Capture a token first and pass it on.';
+    end if;
+end $$;
+
+-- The token is still exact, no number more and none less.
+create or replace function afterturn.require_exact(p_path text, p_token bigint[]) returns void
+language plpgsql as $$
+declare
+    covers text[] := afterturn.covering(p_path);
+begin
+    perform afterturn.require_read_committed();
+    if afterturn.erasing(covers) then
+        raise exception 'An erase that covers this scope has not completed'
+            using errcode = 'AT001', hint = 'Try again when it is done.';
+    end if;
+    if afterturn.token_of(covers) is distinct from p_token then
+        raise exception 'The turn began before an erase that covers its scope'
+            using errcode = 'AT002', hint = 'Begin a new turn.';
+    end if;
+end $$;
+
+-- Keeps records as pending. The same id in the same scope replaces: `updated`.
+create or replace function afterturn.write_records(
+    p_path text, p_token bigint[], p_records jsonb)
+returns table (record_id text, status text)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    at timestamptz := afterturn.clock();
+begin
+    perform afterturn.require_read_committed();
+    perform afterturn.require_durable_commit();
+    if afterturn.erasing(afterturn.covering(p_path)) then
+        raise exception 'An erase that covers this scope has not completed'
+            using errcode = 'AT001', hint = 'Try again when it is done.';
+    end if;
+    perform afterturn.lock_shared(array[p_path]);
+    if p_token is null then
+        perform afterturn.require_accounted(p_path, null, false);
+    else
+        perform afterturn.require_exact(p_path, p_token);
+    end if;
+    return query
+    with given as materialized (
+        select r, afterturn.draw_number() as revision
+        from jsonb_array_elements(p_records) r order by r ->> 'record_id'),
+    known as materialized (
+        select distinct m.record_id from afterturn.memories m join given g
+            on m.path = p_path and m.record_id = g.r ->> 'record_id'),
+    written as (
+        insert into afterturn.memories as m (path, record_id, pending, turn_path, turn_id, session,
+            layer, origin, text, metadata, importance, occurred_at, recorded_at, content, revision)
+        select p_path, g.r ->> 'record_id', true, p_path, null, g.r ->> 'session',
+            g.r ->> 'layer', g.r ->> 'origin', g.r ->> 'text', g.r -> 'metadata',
+            (g.r ->> 'importance')::double precision, (g.r ->> 'occurred_at')::timestamptz, at, 0,
+            g.revision
+        from given g
+        on conflict (path, record_id, pending) do update set
+            session = excluded.session, layer = excluded.layer, origin = excluded.origin,
+            text = excluded.text, metadata = excluded.metadata,
+            importance = excluded.importance, occurred_at = excluded.occurred_at,
+            recorded_at = excluded.recorded_at, revision = excluded.revision
+        returning m.record_id),
+    unsourced as (
+        delete from afterturn.memory_sources s using given g
+        where s.path = p_path and s.record_id = g.r ->> 'record_id' and s.pending
+            and not exists (select from jsonb_array_elements(g.r -> 'sources') k
+                where k ->> 'turn_path' = s.turn_path and k ->> 'turn_id' = s.turn_id)),
+    sourced as (
+        insert into afterturn.memory_sources (path, record_id, pending, turn_path, turn_id)
+        select distinct p_path, g.r ->> 'record_id', true, k ->> 'turn_path', k ->> 'turn_id'
+        from given g, jsonb_array_elements(g.r -> 'sources') k
+        on conflict do nothing)
+    select w.record_id,
+        case when exists (select from known k where k.record_id = w.record_id)
+            then 'updated' else 'pending' end
+    from written w;
+end $$;
