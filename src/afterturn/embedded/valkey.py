@@ -1,0 +1,89 @@
+"""Valkey (or Redis) as the supervisor runs it: on a private unix socket, append-only file."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Final
+
+from afterturn.embedded.binaries import find_valkey
+from afterturn.embedded.home import Home
+from afterturn.embedded.leftovers import Eviction
+from afterturn.embedded.probes import valkey_answers
+from afterturn.embedded.server import server_environment
+from afterturn.embedded.urls import celery_url
+from afterturn.processes import Child, Launch, RestartPolicy
+
+_UNREADABLE_AFTER = 3  # refusals to start, in a row
+
+
+class ValkeyServer:
+    """One Valkey in a home. `prepare` before anything else."""
+
+    name: Final = "valkey"
+
+    def __init__(self, home: Home, *, durable: bool) -> None:
+        self._home = home
+        self._durable = durable
+        self._data = home.path / "valkey"
+        self._child: Child | None = None
+        self._sockets: Path | None = None
+
+    @property
+    def socket(self) -> Path:
+        """Where it answers."""
+        if self._sockets is None:
+            self._sockets = self._home.socket_directory(self._home.path / "run")
+        return self._sockets / "valkey.sock"
+
+    @property
+    def url(self) -> str:
+        """For Celery."""
+        return celery_url(self.socket)
+
+    def prepare(self) -> Child:
+        """The child that serves the data. Raises `ConfigurationError`."""
+        self._data.mkdir(exist_ok=True, mode=0o700)
+        options = {
+            "port": "0",
+            "unixsocket": str(self.socket),
+            "unixsocketperm": "700",
+            "dir": str(self._data),
+            "appendonly": "yes",
+            "appendfsync": "everysec" if self._durable else "no",
+            "save": "",
+            "maxmemory-policy": "noeviction",
+        }
+        command: list[str | Path] = [find_valkey()]
+        for name, value in options.items():
+            command += [f"--{name}", value]
+        self._child = Child(
+            self.name,
+            command,
+            launch=Launch(env=server_environment(), cwd=self._data),
+            output=self._home.log_path,
+            grace_seconds=20.0,
+            restart=RestartPolicy(),
+            lock_path=self._home.server_lock_path(self.name),
+            before_start=self._set_aside_unreadable,
+        )
+        return self._child
+
+    def answers(self) -> bool:
+        """Whether it has loaded its data and serves commands."""
+        return valkey_answers(self.socket)
+
+    def eviction(self) -> Eviction:
+        """For processes of an earlier run."""
+        return Eviction(self._data, signal.SIGTERM)
+
+    def _set_aside_unreadable(self) -> None:
+        """After some refusals to start, begin without the old messages: a sweep rings again."""
+        child = self._child
+        refused = child is not None and child.failures == _UNREADABLE_AFTER
+        if child is None or not refused or (child.returncode or 0) <= 0:
+            return
+        log = self._data / "appendonlydir"
+        if log.exists():
+            log.rename(self._data / f"unreadable-{time.time_ns()}")
