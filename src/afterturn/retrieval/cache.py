@@ -1,0 +1,84 @@
+"""The entries a process holds: least recently used first out, bounded in bytes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import TypeAlias
+
+from afterturn.retrieval.entries import Entry
+
+Owner: TypeAlias = Hashable
+"""Whose entries they are: one database read with one embedder."""
+
+_log = logging.getLogger(__name__)
+
+
+class RetrievalCache:
+    """Entries by owner and path. Threads and event loops may share one.
+
+    An entry is served only when its label equals the numbers in the database at that moment, so
+    a lost or an old entry costs time and nothing else.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._entries: OrderedDict[tuple[Owner, str], tuple[Entry, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def nbytes(self) -> int:
+        """Estimated bytes held, never more than the bound."""
+        return self._bytes
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, owner: Owner, paths: Sequence[str]) -> list[Entry | None]:
+        """The entries of these paths, `None` where there is none; they count as used."""
+        with self._lock:
+            found: list[Entry | None] = []
+            for path in paths:
+                held = self._entries.get((owner, path))
+                if held is not None:
+                    self._entries.move_to_end((owner, path))
+                found.append(held[0] if held else None)
+            return found
+
+    def put(self, owner: Owner, entry: Entry) -> None:
+        """Keep an entry in place of the path's former one; the least recently used give way."""
+        size = entry.nbytes
+        with self._lock:
+            self._discard((owner, entry.path))
+            if size > self._bytes_max:
+                _log.warning(
+                    "A scope of %d records needs %d bytes of retrieval cache, the limit is %d: "
+                    "it is read anew for every question; raise AFTERTURN_CACHE_BYTES",
+                    entry.count,
+                    size,
+                    self._bytes_max,
+                )
+                return
+            self._entries[owner, entry.path] = (entry, size)
+            self._bytes += size
+            while self._bytes > self._bytes_max:
+                self._discard(next(iter(self._entries)))
+
+    def discard(self, owner: Owner, path: str) -> None:
+        """Let go of a path's entry, if there is one."""
+        with self._lock:
+            self._discard((owner, path))
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        with self._lock:
+            self._entries.clear()
+            self._bytes = 0
+
+    def _discard(self, key: tuple[Owner, str]) -> None:
+        held = self._entries.pop(key, None)
+        if held is not None:
+            self._bytes -= held[1]

@@ -1,0 +1,174 @@
+"""What stands between a ranked candidate and the answer.
+
+In order: visibility, duplicates, importance, relevance, limit, characters. A candidate that a
+gate turns away takes no place in the answer, and stands in `dropped` with its reason. Pure, so
+that every source of candidates goes through the same gates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from afterturn.errors import ScopeViolation
+from afterturn.queries import Dropped, MemoryQuery, RetrievalResult, RetrievedMemory
+from afterturn.records import MemoryLayer
+from afterturn.scope import MemoryScope, covering_paths
+
+_MESSAGE_LAYERS: Final = frozenset({MemoryLayer.WORKING.value, MemoryLayer.EPISODIC.value})
+_ABOUT: Final = ("turn_id", "speaker", "speaker_name")
+
+
+class DropReason(StrEnum):
+    """Why a candidate is not in the answer."""
+
+    DUPLICATE = "duplicate"
+    """The answer holds the same message or the same text already."""
+    IMPORTANCE = "importance"
+    RELEVANCE = "relevance"
+    LIMIT = "limit"
+    MAX_CHARS = "max_chars"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What the gates look at. `path` without trailing slash; `turn_id` and the speaker's fields
+    as in the record's metadata, empty where it has none."""
+
+    record_id: str
+    path: str
+    layer: str
+    text: str
+    score: float
+    importance: float
+    turn_id: str = ""
+    speaker: str = ""
+    speaker_name: str = ""
+
+    @property
+    def who(self) -> str:
+        """Who said it, empty for nobody in particular."""
+        return self.speaker_name or self.speaker
+
+    @property
+    def message(self) -> tuple[str, ...]:
+        """Equal for the two layers of one message, empty for what is no message."""
+        if self.layer in _MESSAGE_LAYERS and self.turn_id and self.speaker:
+            return (self.path, self.turn_id, self.speaker)
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Which candidates passed, and which did not and why, by their places in the given order."""
+
+    passed: tuple[int, ...]
+    dropped: tuple[tuple[int, DropReason], ...]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Texts and messages that a better candidate brought already."""
+
+    texts: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    messages: dict[tuple[str, ...], set[str]] = field(default_factory=dict)
+
+    def repeats(self, candidate: Candidate) -> bool:
+        """Whether this candidate says again what came before.
+
+        The same words of two speakers are two memories; words of nobody in particular are no
+        news beside any. The two layers of a message are one even where their texts differ.
+        """
+        said = self.texts.get((candidate.path, candidate.text), set())
+        who = candidate.who
+        if who in said or (said and not (who and all(said))):
+            return True
+        layers = self.messages.get(candidate.message, set())
+        return bool(candidate.message and layers and candidate.layer not in layers)
+
+    def remember(self, candidate: Candidate) -> None:
+        """From now on this candidate's text and message are known."""
+        self.texts.setdefault((candidate.path, candidate.text), set()).add(candidate.who)
+        if candidate.message:
+            self.messages.setdefault(candidate.message, set()).add(candidate.layer)
+
+
+def require_visible(scope: MemoryScope, candidates: Sequence[Candidate]) -> None:
+    """Raise `ScopeViolation` if any candidate lies where the reader may not look.
+
+    All of them, whatever their rank: dropping one quietly would leave the leak for the next
+    reader.
+    """
+    visible = frozenset(covering_paths(scope.path))
+    hidden = [c.record_id for c in candidates if c.path not in visible]
+    if hidden:
+        raise ScopeViolation(
+            "The source returned records that this scope may not see",
+            detail=f"{len(hidden)} records, the first {hidden[0]}",
+            hint="Nothing was served. Check which scope the source was asked for.",
+        )
+
+
+def passage(candidates: Sequence[Candidate], query: MemoryQuery) -> Passage:
+    """Take candidates, best first, through all gates."""
+    require_visible(query.scope, candidates)
+    seen = _Seen()
+    passed: list[int] = []
+    dropped: list[tuple[int, DropReason]] = []
+    chars = 0
+    for at, candidate in enumerate(candidates):
+        reason = _judged(candidate, query, seen)
+        if reason is None and len(passed) >= query.limit:
+            reason = DropReason.LIMIT
+        size = len(candidate.text)
+        if reason is None and query.max_chars is not None and chars + size > query.max_chars:
+            reason = DropReason.MAX_CHARS
+        if reason is None:
+            passed.append(at)
+            chars += size
+            # Only what is returned makes another one a duplicate: else both would be lost.
+            seen.remember(candidate)
+        else:
+            dropped.append((at, reason))
+    return Passage(tuple(passed), tuple(dropped))
+
+
+def admit(
+    memories: Sequence[RetrievedMemory], query: MemoryQuery, *, degraded: Sequence[str] = ()
+) -> RetrievalResult:
+    """The answer from a source's candidates, best first."""
+    result = passage([_candidate(memory) for memory in memories], query)
+    return RetrievalResult(
+        memories=tuple(memories[at] for at in result.passed),
+        dropped=tuple(
+            Dropped(record_id=memories[at].record.record_id, reason=reason)
+            for at, reason in result.dropped
+        ),
+        degraded=tuple(degraded),
+    )
+
+
+def _judged(candidate: Candidate, query: MemoryQuery, seen: _Seen) -> DropReason | None:
+    if seen.repeats(candidate):
+        return DropReason.DUPLICATE
+    if query.min_importance is not None and not candidate.importance >= query.min_importance:
+        return DropReason.IMPORTANCE
+    if query.min_relevance is not None and not candidate.score >= query.min_relevance:
+        return DropReason.RELEVANCE
+    return None
+
+
+def _candidate(memory: RetrievedMemory) -> Candidate:
+    record = memory.record
+    about = {n: v for n in _ABOUT if isinstance(v := record.metadata.get(n), str)}
+    return Candidate(
+        record_id=record.record_id,
+        path=record.scope_path,
+        layer=record.layer.value,
+        text=record.text,
+        score=memory.score,
+        importance=record.importance,
+        **about,
+    )

@@ -1,0 +1,158 @@
+"""An inverted index over a fixed set of documents, and BM25 over several of them at once.
+
+An index never changes: new documents make a new small index, and `merge` makes one of several
+(see `segments`). So a reader needs no lock. Postings lie in compressed rows: term `t` owns
+`documents[starts[t]:starts[t + 1]]`, ascending, and `counts` beside it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Positions: TypeAlias = NDArray[np.int32]
+Mask: TypeAlias = NDArray[np.bool_]
+
+QUERY_TERMS_MAX: Final = 256
+"""Of a longer question only the rarest terms are looked up: a pasted file is no question."""
+
+
+@dataclass(frozen=True, slots=True)
+class LexicalIndex:
+    """`documents` int32 and `counts` float32 of shape [postings], `lengths` int32 [documents]."""
+
+    vocabulary: dict[str, int]
+    starts: NDArray[np.int64]
+    documents: Positions
+    counts: NDArray[np.float32]
+    lengths: Positions
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, the vocabulary's estimated."""
+        words = sum(map(sys.getsizeof, self.vocabulary)) + 72 * len(self.vocabulary)
+        arrays = (self.starts, self.documents, self.counts, self.lengths)
+        return words + sum(array.nbytes for array in arrays)
+
+    def postings(self, term: str) -> tuple[Positions, NDArray[np.float32]] | None:
+        """The documents that hold a term and how often; `None` when none does."""
+        at = self.vocabulary.get(term)
+        if at is None:
+            return None
+        span = slice(self.starts[at], self.starts[at + 1])
+        return self.documents[span], self.counts[span]
+
+
+@dataclass(frozen=True, slots=True)
+class TermHits:
+    """Where one query term occurs: positions among all that is ranked, and how often there."""
+
+    positions: NDArray[np.int64]
+    counts: Floats
+    idf: float
+
+
+def build(documents: Sequence[Sequence[str]]) -> LexicalIndex:
+    """The index of documents given as terms."""
+    vocabulary: dict[str, int] = {}
+    # setdefault with len() numbers each new term by its first occurrence.
+    ids = [vocabulary.setdefault(t, len(vocabulary)) for terms in documents for t in terms]
+    lengths = np.fromiter(map(len, documents), dtype=np.int32, count=len(documents))
+    term_of = np.asarray(ids, dtype=np.int64)
+    document_of = np.repeat(np.arange(len(documents), dtype=np.int64), lengths)
+    pairs, counts = np.unique(term_of * max(len(documents), 1) + document_of, return_counts=True)
+    term, document = np.divmod(pairs, max(len(documents), 1))
+    return LexicalIndex(
+        vocabulary=vocabulary,
+        starts=_starts(term, len(vocabulary)),
+        documents=document.astype(np.int32),
+        counts=counts.astype(np.float32),
+        lengths=lengths,
+    )
+
+
+def merge(parts: Sequence[tuple[LexicalIndex, Mask]]) -> LexicalIndex:
+    """One index of the documents kept in each part, in order; terms nobody uses any more go."""
+    union: dict[str, int] = {}
+    terms, documents, counts, lengths = [], [], [], []
+    offset = 0
+    for index, keep in parts:
+        known = [union.setdefault(t, len(union)) for t in index.vocabulary]
+        owners = np.repeat(np.asarray(known, dtype=np.int64), np.diff(index.starts))
+        kept = keep[index.documents]
+        renumbered = np.cumsum(keep) - 1 + offset
+        terms.append(owners[kept])
+        documents.append(renumbered[index.documents[kept]].astype(np.int32))
+        counts.append(index.counts[kept])
+        lengths.append(index.lengths[keep])
+        offset += int(keep.sum())
+    term = np.concatenate(terms)
+    # Stable, so that documents stay ascending within a term.
+    order = np.argsort(term, kind="stable")
+    used, compact = np.unique(term[order], return_inverse=True)
+    names = list(union)
+    return LexicalIndex(
+        vocabulary={names[t]: at for at, t in enumerate(used.tolist())},
+        starts=_starts(compact, len(used)),
+        documents=np.concatenate(documents)[order],
+        counts=np.concatenate(counts)[order],
+        lengths=np.concatenate(lengths),
+    )
+
+
+def _starts(sorted_terms: NDArray[np.int64], terms: int) -> NDArray[np.int64]:
+    sizes = np.bincount(sorted_terms, minlength=terms)
+    return np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(sizes, dtype=np.int64)))
+
+
+def find(
+    terms: Iterable[str], parts: Sequence[tuple[LexicalIndex, Positions]], total: int
+) -> dict[str, TermHits]:
+    """Where each distinct term occurs in all parts together, rarest terms first when cut.
+
+    A part is an index and, for each of its documents, the position among the `total` ranked
+    ones, or -1 where the document is not ranked. The idf is joint: a term is as rare as it is
+    in everything that is ranked, whichever part holds it.
+    """
+    found: dict[str, TermHits] = {}
+    for term in dict.fromkeys(terms):
+        places, counts = [], []
+        for index, position_of in parts:
+            postings = index.postings(term)
+            if postings is None:
+                continue
+            place = position_of[postings[0]]
+            ranked = place >= 0
+            places.append(place[ranked])
+            counts.append(postings[1][ranked])
+        if frequency := sum(map(len, places)):
+            idf = float(np.log1p((total - frequency + 0.5) / (frequency + 0.5)))
+            found[term] = TermHits(
+                np.concatenate(places).astype(np.int64),
+                np.concatenate(counts).astype(np.float64),
+                idf,
+            )
+    if len(found) > QUERY_TERMS_MAX:
+        rarest = sorted(found, key=lambda term: -found[term].idf)[:QUERY_TERMS_MAX]
+        found = {term: found[term] for term in rarest}
+    return found
+
+
+def bm25(hits: Iterable[TermHits], lengths: Floats, *, k1: float, b: float) -> Floats:
+    """Okapi BM25 with the idf that is never negative; `lengths` [total] in terms.
+
+    Work is proportional to the postings of the query's terms. Each query term counts once.
+    """
+    scores = np.zeros(len(lengths))
+    mean = float(lengths.mean()) if len(lengths) else 0.0
+    for hit in hits:
+        length = lengths[hit.positions] / mean if mean else 0.0
+        weight = hit.counts * (k1 + 1) / (hit.counts + k1 * (1 - b + b * length))
+        scores[hit.positions] += hit.idf * weight  # a position occurs once a term
+    return scores

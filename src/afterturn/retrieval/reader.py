@@ -1,0 +1,227 @@
+"""Brings a reader's entries up to the database, in one snapshot.
+
+Reading is two steps:
+
+1. one statement gives whether an erase stands over the scope and the numbers (erase, content,
+   removed) of every covering path. Where all of them equal the labels of the entries held, each
+   compared by itself, the entries are the published records and nothing more is read;
+2. otherwise one read-only REPEATABLE READ transaction looks at intents and numbers again and
+   reads what changed, in that snapshot; its numbers become the labels.
+
+So an entry's text is never older than its label says, and nothing is served under an erase that
+was requested before the look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from afterturn.database import Connection, Database
+from afterturn.errors import ErasePending
+from afterturn.retrieval.cache import Owner, RetrievalCache
+from afterturn.retrieval.entries import Entry, Label
+from afterturn.retrieval.rows import Row, identity
+
+INLINE_ROWS_MAX: Final = 200
+"""More changed rows than this are indexed in a thread; it takes some 30 µs a row."""
+
+# Intents and numbers of everything that covers a path, root first, in one snapshot.
+_STATE = "select erasing, erase, content, removed from afterturn.read_state($1)"
+# Which embedder made the vectors.
+_MODEL = "select embedder_model from afterturn.installation"
+# What was published or changed at one path after a content number.
+_ROWS = """
+select m.path, m.record_id, m.session, m.layer, m.origin, m.text, m.metadata::text as metadata,
+    m.importance, m.occurred_at, m.recorded_at, m.embedding
+from afterturn.memories m
+where m.path = $1 and not m.pending and m.content > $2
+"""
+# The same without vectors, for a reader that has no embedder.
+_ROWS_WITHOUT_VECTORS = """
+select m.path, m.record_id, m.session, m.layer, m.origin, m.text, m.metadata::text as metadata,
+    m.importance, m.occurred_at, m.recorded_at, null::bytea as embedding
+from afterturn.memories m
+where m.path = $1 and not m.pending and m.content > $2
+"""
+# The turns that those records were learned from.
+_SOURCES = """
+select s.record_id, s.turn_id, s.turn_path
+from afterturn.memories m
+join afterturn.memory_sources s
+    on s.path = m.path and s.record_id = m.record_id and not s.pending
+where m.path = $1 and not m.pending and m.content > $2
+order by s.record_id, s.turn_path, s.turn_id
+"""
+# How many records the path must have now.
+_COUNT = "select count(*) from afterturn.memories m where m.path = $1 and not m.pending"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one path needs: rows on top of `base`, an empty entry when it is read anew."""
+
+    base: Entry
+    label: Label
+    records: Sequence[Any]
+    sources: Sequence[Any]
+
+
+class Reader:
+    """Entries of covering paths, from the cache where they are exact, else from the database.
+
+    `dim` and `model_id` are those of the embedder whose vectors are wanted, 0 and empty for none.
+    Vectors of another model are not read: their records count as having none.
+    """
+
+    def __init__(
+        self, database: Database, cache: RetrievalCache, *, model_id: str, dim: int
+    ) -> None:
+        self._database = database
+        self._cache = cache
+        self._model_id = model_id
+        self._dim = dim
+        self._owner: Owner = (database, model_id, dim)
+        self._loading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def entries(self, paths: Sequence[str]) -> list[Entry]:
+        """The published rows of these covering paths (with trailing slash), root first.
+
+        Raises `ErasePending` under a standing erase and `MemoryUnavailable` without a database.
+        """
+        async with self._database.connection() as connection:
+            labels = await self._labels(connection, paths)
+        held = self._held(paths, labels)
+        if None not in held:
+            return [entry for entry in held if entry is not None]
+        return await self._load(paths, stale=[p for p, e in zip(paths, held, strict=True) if not e])
+
+    async def _load(self, paths: Sequence[str], stale: Sequence[str]) -> list[Entry]:
+        """Read what changed; a path is read by one task at a time, root first."""
+        async with AsyncExitStack() as stack:
+            for path in stale:
+                await stack.enter_async_context(self._loading.setdefault(path, asyncio.Lock()))
+            async with (
+                self._database.connection() as connection,
+                connection.transaction(isolation="repeatable_read", readonly=True),
+            ):
+                labels = await self._labels(connection, paths)
+                found: list[Entry | Change] = []
+                usable = await self._vectors_usable(connection)
+                for path, label, held in zip(
+                    paths, labels, self._cache.get(self._owner, paths), strict=True
+                ):
+                    if held is not None and held.label == label:
+                        found.append(held)
+                    else:
+                        found.append(await self._change(connection, path, label, held, usable))
+            return [e if isinstance(e, Entry) else await self._apply(e) for e in found]
+
+    async def _labels(self, connection: Connection, paths: Sequence[str]) -> list[Label]:
+        state = await connection.fetchrow(_STATE, paths[-1])
+        assert state is not None  # noqa: S101 - the function returns one row
+        if state["erasing"]:
+            # It will not be served again; text under an erase need not wait for its eviction.
+            self._cache.discard(self._owner, paths[-1])
+            raise ErasePending(
+                "An erase of this scope was requested and has not completed",
+                hint="Try again when it is done; `afterturn jobs` shows it.",
+            )
+        return [
+            Label(tuple(state["erase"][: at + 1]), state["content"][at], state["removed"][at])
+            for at in range(len(paths))
+        ]
+
+    def _held(self, paths: Sequence[str], labels: Sequence[Label]) -> list[Entry | None]:
+        held = self._cache.get(self._owner, paths)
+        return [
+            e if e is not None and e.label == label else None
+            for e, label in zip(held, labels, strict=True)
+        ]
+
+    async def _vectors_usable(self, connection: Connection) -> bool:
+        if not self._dim:
+            return False
+        return bool(await connection.fetchval(_MODEL) == self._model_id)
+
+    async def _change(
+        self, connection: Connection, path: str, label: Label, held: Entry | None, vectors: bool
+    ) -> Change:
+        base = held if held is not None and label.extends(held.label) else Entry(path, _NOTHING)
+        change = await self._read(connection, base, label, vectors)
+        if base.parts and await connection.fetchval(_COUNT, path) != _count_after(change):
+            # Rows came or went without a number: a restored backup, or a hand in the tables.
+            change = await self._read(connection, Entry(path, _NOTHING), label, vectors)
+        return change
+
+    async def _read(
+        self, connection: Connection, base: Entry, label: Label, vectors: bool
+    ) -> Change:
+        since = base.label.content
+        if not label.content:
+            return Change(base, label, (), ())  # nothing was ever published here
+        records = await connection.fetch(
+            _ROWS if vectors else _ROWS_WITHOUT_VECTORS, base.path, since
+        )
+        sources = await connection.fetch(_SOURCES, base.path, since) if records else ()
+        return Change(base, label, records, sources)
+
+    async def _apply(self, change: Change) -> Entry:
+        if len(change.records) > INLINE_ROWS_MAX:
+            entry = await asyncio.to_thread(_applied, change, self._dim)
+        else:
+            entry = _applied(change, self._dim)
+        self._cache.put(self._owner, entry)
+        return entry
+
+
+_NOTHING: Final = Label((), -1, -1)
+
+
+def _count_after(change: Change) -> int:
+    new = sum(not change.base.holds(record["record_id"]) for record in change.records)
+    return change.base.count + new
+
+
+def _applied(change: Change, dim: int) -> Entry:
+    sources: dict[str, list[tuple[str, str]]] = {}
+    for source in change.sources:
+        of_record = sources.setdefault(source["record_id"], [])
+        of_record.append((source["turn_id"], source["turn_path"]))
+    rows = [_row(record, tuple(sources.get(record["record_id"], ()))) for record in change.records]
+    return change.base.updated(change.label, rows, _vectors(change.records, dim))
+
+
+def _row(record: Any, sources: tuple[tuple[str, str], ...]) -> Row:
+    return Row(
+        path=record["path"],
+        record_id=record["record_id"],
+        session=record["session"],
+        layer=record["layer"],
+        origin=record["origin"],
+        text=record["text"],
+        metadata=record["metadata"],
+        importance=record["importance"],
+        occurred_at=record["occurred_at"],
+        recorded_at=record["recorded_at"],
+        sources=sources,
+        **identity(json.loads(record["metadata"])),
+    )
+
+
+def _vectors(records: Sequence[Any], dim: int) -> NDArray[np.float32]:
+    """float32 [records, dim]; zeros where a record has no vector of this length."""
+    vectors = np.zeros((len(records), dim), dtype=np.float32)
+    for at, record in enumerate(records):
+        stored = record["embedding"]
+        if dim and stored is not None and len(stored) == 2 * dim:
+            vectors[at] = np.frombuffer(stored, dtype="<f2")
+    return vectors

@@ -1,0 +1,109 @@
+"""A record as a reader holds it in its cache."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any, Final
+
+from afterturn.records import MemoryLayer, MemoryRecord, Source
+from afterturn.retrieval.index_text import TURN_LAYERS, index_text
+
+_SIDES: Final = ("user", "assistant")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One published record. Paths carry their trailing slash, as in the tables.
+
+    `metadata` stays JSON text: it is compact, and every answer gets an object of its own.
+    """
+
+    path: str
+    record_id: str
+    session: str | None
+    layer: str
+    origin: str
+    text: str
+    metadata: str
+    importance: float
+    occurred_at: datetime | None
+    recorded_at: datetime
+    sources: tuple[tuple[str, str], ...] = ()
+    """(turn id, turn path) of each turn it was learned from."""
+    turn_id: str = ""
+    """The turn whose message this is, from the metadata; empty for a fact."""
+    speaker: str = ""
+    speaker_name: str = ""
+
+    @property
+    def is_message(self) -> bool:
+        """Whether this is a side of a turn, and so stands in the order of a conversation."""
+        return self.layer in TURN_LAYERS
+
+    @property
+    def happened_at(self) -> datetime:
+        """When it happened, as far as is known."""
+        return self.occurred_at or self.recorded_at
+
+    @property
+    def index_text(self) -> str:
+        """What the lexical index and the embedder see."""
+        return index_text(
+            self.text,
+            json.loads(self.metadata),
+            layer=self.layer,
+            occurred_at=self.occurred_at,
+            recorded_at=self.recorded_at,
+        )
+
+    @property
+    def message_key(self) -> int:
+        """Equal for the two layers of one message, 0 for what is no message of a known turn."""
+        if not (self.is_message and self.turn_id and self.speaker):
+            return 0
+        return _hash(self.turn_id, self.speaker) | 1
+
+    @property
+    def session_key(self) -> int:
+        """Equal within a session, 0 outside any."""
+        return _hash(self.session) | 1 if self.session else 0
+
+    @property
+    def order_key(self) -> int:
+        """Orders what happened at the same time: turns together, the user's side first."""
+        side = _SIDES.index(self.speaker) + 1 if self.speaker in _SIDES else 0
+        record = _hash(self.record_id) & 0xFFFFFF
+        return (_hash(self.turn_id) >> 27 << 26) | (side << 24) | record
+
+    def record(self) -> MemoryRecord:
+        """The public record; what was validated when it was written is not validated again."""
+        return MemoryRecord.model_construct(
+            record_id=self.record_id,
+            text=self.text,
+            scope_path=self.path.removesuffix("/"),
+            layer=MemoryLayer(self.layer),
+            origin=self.origin,
+            metadata=json.loads(self.metadata),
+            importance=self.importance,
+            occurred_at=self.occurred_at,
+            recorded_at=self.recorded_at,
+            sources=tuple(
+                Source.model_construct(turn_id=turn_id, turn_path=path.removesuffix("/"))
+                for turn_id, path in self.sources
+            ),
+        )
+
+
+def identity(metadata: dict[str, Any]) -> dict[str, str]:
+    """`turn_id`, `speaker` and `speaker_name` of a record's metadata, where they are text."""
+    names = ("turn_id", "speaker", "speaker_name")
+    return {n: v.strip() for n in names if isinstance(v := metadata.get(n), str)}
+
+
+def _hash(*parts: str) -> int:
+    """A positive 63-bit number, the same in every process."""
+    digest = blake2b("\x00".join(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest) >> 1

@@ -1,0 +1,183 @@
+"""Immutable pieces of a path's index, and how small ones become large ones.
+
+What changed since a path was last read becomes a new small segment; the slots that it replaces
+are marked dead in the older ones. Segments are merged so that their sizes fall by more than
+`MERGE_RATIO` each, as in a log-structured tree: three new records in fifty thousand cost one
+small segment, and a record is copied a logarithmic number of times in all. Nothing is ever
+changed in place, so a reader that still ranks the previous version is not disturbed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from afterturn.records import MemoryLayer
+from afterturn.retrieval import lexical
+from afterturn.retrieval.lexical import LexicalIndex, Mask, Positions
+from afterturn.retrieval.rows import Row
+from afterturn.retrieval.tokenizer import terms
+
+MERGE_RATIO: Final = 4
+MERGE_SLOTS: Final = 1_024
+"""Two neighbours smaller than this together are merged in any case: it takes a millisecond."""
+DEAD_SHARE_MAX: Final = 0.3
+
+_ROW_BYTES: Final = 900  # measured: a Row with its strings' headers and its three datetimes
+_VECTOR_NORM_MIN: Final = 1e-6
+
+LAYERS: Final = tuple(layer.value for layer in MemoryLayer)
+COLUMNS: Final = np.dtype(
+    [
+        ("happened_at", np.float64),
+        ("recorded_at", np.float64),
+        ("order_key", np.int64),
+        ("message_key", np.int64),
+        ("session_key", np.int64),
+        ("importance", np.float64),
+        ("layer", np.int8),
+        ("is_message", np.bool_),
+        ("is_user", np.bool_),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Rows with everything that ranking needs of them; arrays are aligned with `rows`.
+
+    `vectors` float32 [rows, dim] of unit length, zeros where `has_vector` is false, and [rows, 0]
+    without an embedder. `columns` is of dtype `COLUMNS`, times in seconds since the epoch,
+    layers as positions in `LAYERS`; `speaker` is a position in `speaker_names`, -1 for none.
+    """
+
+    rows: tuple[Row, ...]
+    slots: dict[str, int]
+    lexical: LexicalIndex
+    vectors: NDArray[np.float32]
+    has_vector: Mask
+    columns: NDArray[np.void]
+    speaker: Positions
+    speaker_names: tuple[str, ...]
+    nbytes: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A segment of an entry and which of its slots are alive."""
+
+    segment: Segment
+    alive: Mask
+    alive_count: int
+
+
+def build(rows: Sequence[Row], vectors: NDArray[np.float32]) -> Segment:
+    """A segment of these rows; `vectors` float32 [rows, dim], unusable rows zero or not finite."""
+    index = lexical.build([terms(row.index_text) for row in rows])
+    columns = np.array([_column(row) for row in rows], dtype=COLUMNS)
+    return _segment(tuple(rows), index, columns, *_usable(vectors))
+
+
+def merge(parts: Sequence[Part]) -> Segment:
+    """One segment of all live rows, without reading any text again."""
+    rows = tuple(
+        row
+        for part in parts
+        for row, alive in zip(part.segment.rows, part.alive.tolist(), strict=True)
+        if alive
+    )
+    index = lexical.merge([(part.segment.lexical, part.alive) for part in parts])
+    columns = np.concatenate([part.segment.columns[part.alive] for part in parts])
+    vectors = np.concatenate([part.segment.vectors[part.alive] for part in parts])
+    has_vector = np.concatenate([part.segment.has_vector[part.alive] for part in parts])
+    return _segment(rows, index, columns, vectors, has_vector)
+
+
+def whole(segment: Segment) -> Part:
+    """A segment with every slot alive."""
+    return Part(segment, np.ones(len(segment), dtype=np.bool_), len(segment))
+
+
+def without(part: Part, record_ids: Sequence[str]) -> Part:
+    """The part with these records dead; the same object when it holds none of them alive."""
+    slots = [at for r in record_ids if (at := part.segment.slots.get(r)) is not None]
+    if not part.alive[slots].any():
+        return part
+    alive = part.alive.copy()
+    alive[slots] = False
+    return Part(part.segment, alive, int(alive.sum()))
+
+
+def settle(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Parts in order with sizes that fall fast enough, and none with many dead slots."""
+    settled: list[Part] = []
+    for part in parts:
+        settled.append(part)
+        while len(settled) > 1 and _belong_together(settled[-2], settled[-1]):
+            last, previous = settled.pop(), settled.pop()
+            settled.append(whole(merge([previous, last])))
+    tidy = (
+        whole(merge([p])) if p.alive_count < (1 - DEAD_SHARE_MAX) * len(p.segment) else p
+        for p in settled
+        if p.alive_count
+    )
+    return tuple(tidy)
+
+
+def _belong_together(older: Part, newer: Part) -> bool:
+    together = older.alive_count + newer.alive_count
+    return older.alive_count <= MERGE_RATIO * newer.alive_count or together <= MERGE_SLOTS
+
+
+def _usable(vectors: NDArray[np.float32]) -> tuple[NDArray[np.float32], Mask]:
+    """Rows at unit length and which of them mean anything; the others are zero."""
+    norms = np.linalg.norm(vectors, axis=1) if vectors.shape[1] else np.zeros(len(vectors))
+    usable = np.isfinite(norms) & (norms > _VECTOR_NORM_MIN)
+    scaled = np.zeros_like(vectors)
+    scaled[usable] = vectors[usable] / norms[usable, None]
+    return scaled, usable
+
+
+def _column(row: Row) -> tuple[object, ...]:
+    return (
+        row.happened_at.timestamp(),
+        row.recorded_at.timestamp(),
+        row.order_key,
+        row.message_key,
+        row.session_key,
+        row.importance,
+        LAYERS.index(row.layer),
+        row.is_message,
+        row.is_message and row.speaker == "user" and not row.speaker_name,
+    )
+
+
+def _segment(
+    rows: tuple[Row, ...],
+    index: LexicalIndex,
+    columns: NDArray[np.void],
+    vectors: NDArray[np.float32],
+    has_vector: Mask,
+) -> Segment:
+    names: dict[str, int] = {}
+    speaker = [names.setdefault(r.speaker_name, len(names)) if r.speaker_name else -1 for r in rows]
+    strings = sum(sys.getsizeof(row.text) + sys.getsizeof(row.metadata) for row in rows)
+    return Segment(
+        rows=rows,
+        slots={row.record_id: at for at, row in enumerate(rows)},
+        lexical=index,
+        vectors=vectors,
+        has_vector=has_vector,
+        columns=columns,
+        speaker=np.array(speaker, dtype=np.int32),
+        speaker_names=tuple(names),
+        nbytes=strings + index.nbytes + vectors.nbytes + columns.nbytes + _ROW_BYTES * len(rows),
+    )

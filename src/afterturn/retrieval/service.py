@@ -1,0 +1,205 @@
+"""Retrieval from PostgreSQL, completed in the calling process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from afterturn.database import Database
+from afterturn.intake import clean_text
+from afterturn.ports import EmbeddingProvider
+from afterturn.queries import Dropped, MemoryQuery, RetrievalResult, RetrievedMemory
+from afterturn.retrieval import gates
+from afterturn.retrieval.cache import RetrievalCache
+from afterturn.retrieval.entries import Entry
+from afterturn.retrieval.ranking import Cue, Ranking, rank
+from afterturn.retrieval.reader import Reader
+from afterturn.retrieval.rows import Row
+from afterturn.retrieval.view import View
+from afterturn.retrieval.weights import DEFAULT_WEIGHTS, Weights
+from afterturn.scope import covering_paths
+from afterturn.settings import Settings
+
+SCAN_BUDGET: Final = 1_000
+"""The most candidates that are gated, scanned, or accounted for in `dropped`."""
+
+INLINE_ROWS_MAX: Final = 5_000
+"""More records than this are ranked in a thread, so that the event loop goes on meanwhile."""
+
+
+WIDENING: Final = 4
+"""How many times further is looked when gates left the answer short."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Vector:
+    """The question's vector, or why there is none."""
+
+    values: NDArray[np.float32] | None = None
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A ranked record."""
+
+    row: Row
+    position: int
+    score: float
+
+    def candidate(self) -> gates.Candidate:
+        return gates.Candidate(
+            record_id=self.row.record_id,
+            path=self.row.path.removesuffix("/"),
+            layer=self.row.layer,
+            text=self.row.text,
+            score=self.score,
+            importance=self.row.importance,
+            turn_id=self.row.turn_id,
+            speaker=self.row.speaker,
+            speaker_name=self.row.speaker_name,
+        )
+
+
+class PostgresRetrieval:
+    """`MemoryRetrievalPort` and `CandidateScan` over the published records.
+
+    Without an embedder ranking is lexical and whole. With one, `degraded` says when it failed or
+    when records have no vector yet; ranking goes on with what there is. Safe for any number of
+    tasks of one event loop.
+    """
+
+    SCAN_BUDGET: Final = SCAN_BUDGET
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        embedder: EmbeddingProvider | None,
+        cache: RetrievalCache | None = None,
+        *,
+        weights: Weights = DEFAULT_WEIGHTS,
+    ) -> None:
+        self._embedder = embedder
+        self._weights = weights
+        self._reader = Reader(
+            database,
+            cache if cache is not None else RetrievalCache(settings.cache_bytes),
+            model_id=embedder.model_id if embedder else "",
+            dim=embedder.dim if embedder else 0,
+        )
+
+    async def retrieve(self, query: MemoryQuery) -> RetrievalResult:
+        """The records visible from the query's scope, best first, at most its limit.
+
+        `dropped` accounts for all other records among the best `SCAN_BUDGET`. Raises
+        `ErasePending` under a standing erase, else `MemoryUnavailable` without a database.
+        """
+        return await self._answer(query, gated=True)
+
+    async def scan_candidates(self, query: MemoryQuery) -> RetrievalResult:
+        """The best `SCAN_BUDGET` records before any gate but visibility; no limit is applied."""
+        return await self._answer(query, gated=False)
+
+    async def _answer(self, query: MemoryQuery, *, gated: bool) -> RetrievalResult:
+        paths = [f"{path}/" for path in covering_paths(query.scope.path)]
+        entries = await self._reader.entries(paths)
+        vector = await self._vector(query.text) if any(e.count for e in entries) else _Vector()
+        if sum(entry.count for entry in entries) > INLINE_ROWS_MAX:
+            return await asyncio.to_thread(self._ranked, query, entries, vector, gated)
+        return self._ranked(query, entries, vector, gated)
+
+    async def _vector(self, text: str) -> _Vector:
+        if self._embedder is None or not text.strip():
+            return _Vector()
+        try:
+            vectors = await asyncio.to_thread(self._embedder.embed, [clean_text(text)])
+        except Exception as error:  # noqa: BLE001 - a provider raises what it must; lexical goes on
+            return _Vector(missing=f"vectors: the embedder failed ({type(error).__name__})")
+        return _checked(vectors, self._embedder.dim)
+
+    def _ranked(
+        self, query: MemoryQuery, entries: Sequence[Entry], vector: _Vector, gated: bool
+    ) -> RetrievalResult:
+        layers = None if query.layers is None else frozenset(layer.value for layer in query.layers)
+        view = View(entries, layers)
+        now = query.now.timestamp() if query.now else None
+        ranking = rank(view, Cue(clean_text(query.text), vector.values, now), self._weights)
+        degraded = self._degraded(view, vector)
+        found = _best(view, ranking, SCAN_BUDGET)
+        if not gated:
+            gates.require_visible(query.scope, [f.candidate() for f in found])
+            return RetrievalResult(memories=_memories(found, ranking), degraded=degraded)
+        passage = gates.passage([f.candidate() for f in found], query)
+        reach = SCAN_BUDGET
+        while len(found) == reach and _may_go_on(passage, found, query):
+            reach *= WIDENING
+            found = _best(view, ranking, reach)
+            passage = gates.passage([f.candidate() for f in found], query)
+        return RetrievalResult(
+            memories=_memories([found[at] for at in passage.passed], ranking),
+            dropped=tuple(
+                Dropped(record_id=found[at].row.record_id, reason=reason)
+                for at, reason in passage.dropped
+                if at < SCAN_BUDGET
+            ),
+            degraded=degraded,
+        )
+
+    def _degraded(self, view: View, vector: _Vector) -> tuple[str, ...]:
+        if self._embedder is None:
+            return ()
+        reasons = [vector.missing] if vector.missing else []
+        without = len(view) - int(view.has_vector.sum())
+        if without:
+            reasons.append(
+                f"vectors: {without} of {len(view)} records have none of this embedder yet"
+            )
+        return tuple(reasons)
+
+
+def _may_go_on(passage: gates.Passage, found: Sequence[_Found], query: MemoryQuery) -> bool:
+    """Whether the answer is short and a lower rank could still fill it."""
+    if len(passage.passed) >= query.limit:
+        return False
+    if query.min_relevance is not None and found[-1].score < query.min_relevance:
+        return False
+    return all(reason is not gates.DropReason.MAX_CHARS for _, reason in passage.dropped)
+
+
+def _checked(vectors: object, dim: int) -> _Vector:
+    """The one vector of an embedder's answer at unit length, or what is wrong with it."""
+    try:
+        values = np.asarray(vectors, dtype=np.float32)
+    except (TypeError, ValueError):
+        return _Vector(missing="vectors: the embedder returned no array")
+    if values.shape != (1, dim):
+        shape = "x".join(map(str, values.shape))
+        return _Vector(missing=f"vectors: the embedder returned shape {shape}, not 1x{dim}")
+    norm = float(np.linalg.norm(values))
+    if not np.isfinite(norm):
+        return _Vector(missing="vectors: the embedder returned a value that is not finite")
+    return _Vector(values[0] / norm) if norm else _Vector()
+
+
+def _best(view: View, ranking: Ranking, count: int) -> list[_Found]:
+    """The best `count` records, the other layer of a message right behind the one ranked."""
+    found: list[_Found] = []
+    for position in ranking.best(count).tolist():
+        score = float(ranking.scores[position])
+        found.extend(_Found(row, position, score) for row in view.rows(position))
+        if len(found) >= count:
+            break
+    return found[:count]
+
+
+def _memories(found: Sequence[_Found], ranking: Ranking) -> tuple[RetrievedMemory, ...]:
+    return tuple(
+        RetrievedMemory(record=f.row.record(), score=f.score, signals=ranking.explained(f.position))
+        for f in found
+    )
