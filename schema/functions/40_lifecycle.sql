@@ -168,15 +168,20 @@ begin
     end if;
 end $$;
 
--- Looks anew at up to p_limit jobs that waited for a job which ended; returns those that may run
--- now. When none is left the ended job's mark goes. Safe to repeat, by anybody.
-create or replace function afterturn.unblock(p_id bigint, p_limit integer)
-returns setof bigint
+-- Looks anew at up to p_limit jobs that waited for a job which ended: `free` are those that may
+-- run now, `seen` how many were looked at. When none is left the ended job's mark goes. Safe to
+-- repeat, by anybody.
+create or replace function afterturn.unblock(
+    p_id bigint, p_limit integer, out free bigint[], out seen integer)
 language plpgsql as $$
 declare
     waiting bigint;
-    seen integer := 0;
 begin
+    free := '{}';
+    seen := 0;
+    if exists (select from afterturn.jobs j where j.id = p_id and j.finished_at is null) then
+        return;
+    end if;
     for waiting in
         select j.id from afterturn.jobs j
         where j.blocked_by = p_id and j.finished_at is null
@@ -184,7 +189,7 @@ begin
     loop
         seen := seen + 1;
         if afterturn.block(waiting) is null then
-            return next waiting;
+            free := free || waiting;
         end if;
     end loop;
     if seen = 0 then
@@ -220,8 +225,9 @@ $$;
 
 -- The record jobs of turns acknowledged under a scope and not yet recorded, leased by whoever
 -- flushes: another worker's lease is taken over and its apply refused, so nobody waits for it.
+-- Ids in (p_after, p_until]: each is tried once in a flush, so that it ends.
 create or replace function afterturn.claim_unrecorded(
-    p_path text, p_until bigint, p_limit integer, p_max_attempts integer, p_lease interval)
+    p_path text, p_after bigint, p_until bigint, p_limit integer, p_max_attempts integer, p_lease interval)
 returns table (
     job_id bigint, lease uuid, attempts integer, path text, turn_id text, session text,
     query text, answer text, names text[], metadata jsonb, occurred_at timestamptz,
@@ -234,7 +240,7 @@ begin
     return query
     with taken as (
         select j.id from afterturn.jobs j
-        where j.finished_at is null and j.kind = 'record' and j.id <= p_until
+        where j.finished_at is null and j.kind = 'record' and j.id > p_after and j.id <= p_until
             and j.path >= p_path and j.path < afterturn.under_end(p_path)
             and j.attempts < p_max_attempts
         order by j.id limit p_limit for update),

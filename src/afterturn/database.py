@@ -55,7 +55,7 @@ class Database:
         async with self._opening:
             if self._pool is not None:
                 return
-            with _translated():
+            with translating():
                 self._pool = await asyncpg.create_pool(
                     self._url,
                     min_size=0,
@@ -84,7 +84,7 @@ class Database:
         if self._pool is None:
             await self.open()
         assert self._pool is not None  # noqa: S101 - narrowed for the type checker
-        with _translated():
+        with translating():
             async with self._pool.acquire(
                 timeout=self._settings.connect_timeout_seconds
             ) as connection:
@@ -93,7 +93,7 @@ class Database:
 
 async def connect(url: str, settings: Settings) -> asyncpg.Connection[Any]:
     """One connection outside any pool, for migrations and tools."""
-    with _translated():
+    with translating():
         connection: asyncpg.Connection[Any] = await asyncpg.connect(
             url,
             timeout=settings.connect_timeout_seconds,
@@ -113,7 +113,7 @@ async def _no_reset(connection: Connection) -> None:
     """Skip asyncpg's reset round trip: no session state is ever left behind."""
 
 
-class _translated:  # noqa: N801 - reads as a statement
+class translating:  # noqa: N801 - reads as a statement
     """Turns driver errors into ours; their text could hold values, so it is dropped."""
 
     def __enter__(self) -> None:

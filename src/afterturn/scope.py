@@ -67,6 +67,11 @@ class MemoryScope(BaseModel):
         return _encode(self.segments)
 
     @property
+    def stored_path(self) -> str:
+        """The path as tables hold it: with a trailing slash, so that a prefix is an ancestor."""
+        return self.path + "/"
+
+    @property
     def depth(self) -> int:
         """How many segments, 1 to `MAX_DEPTH`."""
         return len(self.segments)
@@ -116,6 +121,11 @@ def scope_from_path(path: str) -> MemoryScope:
             "A scope path is not canonical", detail=f"got {_shown(path)}, expected {scope.path}"
         )
     return scope
+
+
+def scope_from_stored_path(stored: str) -> MemoryScope:
+    """The scope whose `.stored_path` this is."""
+    return scope_from_path(stored.removesuffix("/"))
 
 
 def scope_from_command_line(text: str) -> MemoryScope:

@@ -1,0 +1,262 @@
+"""The ledger's calls: claiming, applying, failing, enqueuing. The protocol itself is in SQL.
+
+A claim leases a job under a random token and counts the attempt before the work. What applies
+checks the token, the kind and the path, in the transaction that holds the effects: the effect
+happens once, whoever else wakes up.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from afterturn.database import Database
+from afterturn.jobs.names import Kind
+from afterturn.settings import Settings
+
+_CLAIM_TURNS = "select * from afterturn.claim_turns($1, $2::bigint[], $3, $4, $5, $6)"
+_CLAIM_UNRECORDED = "select * from afterturn.claim_unrecorded($1, $2, $3, $4, $5, $6)"
+_APPLY_TURNS = "select * from afterturn.apply_turns($1, $2::jsonb, $3)"
+_FAIL_TURN = "select afterturn.fail_turn_job($1, $2, $3, $4, $5)"
+_RENEW = "select afterturn.renew($1::bigint[], $2::uuid[], $3)"
+_RELEASE = "select afterturn.release($1::bigint[], $2::uuid[])"
+_CLAIM_EMBED = "select * from afterturn.claim_embed($1::bigint[], $2)"
+_APPLY_EMBED = """
+select afterturn.apply_embed($1, $2, $3, $4::text[], $5::bigint[], $6::bytea[], $7, $8)
+"""
+_CLAIM_LIFECYCLE = "select * from afterturn.claim_lifecycle($1, $2)"
+_FAIL_LIFECYCLE = "select * from afterturn.fail_lifecycle($1, $2, $3, $4)"
+_UNBLOCK = "select * from afterturn.unblock($1, $2)"
+_KIND_OF = "select id, kind from afterturn.jobs where id = any($1::bigint[])"
+_UNBLOCK_BATCH = 1_000
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to work on a job until the lease runs out."""
+
+    job_id: int
+    token: UUID
+    attempts: int
+
+
+@dataclass(frozen=True)
+class ClaimedTurn:
+    """A leased record or extract job with the turn as it was staged.
+
+    `staged_at` is None when an erase took the turn; applying the job then says so.
+    """
+
+    lease: Lease
+    stored_path: str
+    turn_id: str
+    session: str | None
+    query: str | None
+    answer: str | None
+    names: tuple[str, str] | None
+    metadata: Mapping[str, Any]
+    occurred_at: datetime | None
+    staged_at: datetime | None
+
+    @classmethod
+    def from_row(cls, row: asyncpg.Record) -> ClaimedTurn:
+        """From a row of `claim_turns`."""
+        names = row["names"]
+        return cls(
+            lease=Lease(row["job_id"], row["lease"], row["attempts"]),
+            stored_path=row["path"],
+            turn_id=row["turn_id"],
+            session=row["session"],
+            query=row["query"],
+            answer=row["answer"],
+            names=(names[0], names[1]) if names else None,
+            metadata=row["metadata"] or {},
+            occurred_at=row["occurred_at"],
+            staged_at=row["staged_at"],
+        )
+
+
+@dataclass(frozen=True)
+class ClaimedJob:
+    """A leased embed or lifecycle job."""
+
+    lease: Lease
+    kind: Kind
+    stored_path: str
+    request: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The verdict of each job of a batch, and the embed jobs it made."""
+
+    verdicts: Mapping[int, str]
+    embed_jobs: tuple[int, ...]
+
+
+class Ledger:
+    """Calls on the ledger, with this process's lease, attempts and backoff."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._settings = settings
+
+    @property
+    def lease_time(self) -> timedelta:
+        """How long a lease lasts without a sign of life."""
+        return timedelta(seconds=self._settings.lease_seconds)
+
+    async def claim_turns(
+        self, kind: Kind, ids: Sequence[int], *, limit: int, fresh: bool
+    ) -> list[ClaimedTurn]:
+        """Lease turn jobs: the named ones, then (with `fresh`) any that wait."""
+        async with self._database.connection() as conn:
+            rows = await conn.fetch(
+                _CLAIM_TURNS,
+                kind,
+                list(ids),
+                limit,
+                fresh,
+                self._settings.max_attempts,
+                self.lease_time,
+            )
+        return [ClaimedTurn.from_row(row) for row in rows]
+
+    async def claim_unrecorded(
+        self, stored_path: str, after: int, until: int, limit: int
+    ) -> list[ClaimedTurn]:
+        """Lease the record jobs under a scope with ids in (after, until], whoever holds them."""
+        async with self._database.connection() as conn:
+            rows = await conn.fetch(
+                _CLAIM_UNRECORDED,
+                stored_path,
+                after,
+                until,
+                limit,
+                self._settings.max_attempts,
+                self.lease_time,
+            )
+        return [ClaimedTurn.from_row(row) for row in rows]
+
+    async def apply_turns(
+        self, kind: Kind, work: Sequence[Mapping[str, Any]], *, embed: bool
+    ) -> Applied:
+        """Write a batch's records and end its jobs in one transaction."""
+        async with self._database.connection() as conn:
+            rows = await conn.fetch(_APPLY_TURNS, kind, list(work), embed)
+        verdicts = {row["job_id"]: row["verdict"] for row in rows if row["embed_job"] is None}
+        embed_jobs = tuple(row["embed_job"] for row in rows if row["embed_job"] is not None)
+        return Applied(verdicts, embed_jobs)
+
+    async def fail_turn(self, lease: Lease, reason: str) -> str:
+        """Put a turn or embed job back with a later time, or give it up; `retry`, `dead`, `lost`.
+
+        `reason` is a short code, never text of a memory or of a driver.
+        """
+        async with self._database.connection() as conn:
+            return str(
+                await conn.fetchval(
+                    _FAIL_TURN,
+                    lease.job_id,
+                    lease.token,
+                    reason,
+                    self._settings.max_attempts,
+                    self.backoff(lease.attempts),
+                )
+            )
+
+    async def renew(self, leases: Sequence[Lease]) -> set[int]:
+        """Extend leases; returns the ids that are still held."""
+        async with self._database.connection() as conn:
+            rows = await conn.fetch(
+                _RENEW, [e.job_id for e in leases], [e.token for e in leases], self.lease_time
+            )
+        return {row[0] for row in rows}
+
+    async def release(self, leases: Sequence[Lease]) -> None:
+        """Give jobs back unfinished, the attempt not counted."""
+        async with self._database.connection() as conn:
+            await conn.execute(_RELEASE, [e.job_id for e in leases], [e.token for e in leases])
+
+    async def claim_embed(self, ids: Sequence[int]) -> ClaimedJob | None:
+        """Lease the first free embed job among the ids."""
+        async with self._database.connection() as conn:
+            row = await conn.fetchrow(_CLAIM_EMBED, list(ids), self.lease_time)
+        if row is None:
+            return None
+        lease = Lease(row["job_id"], row["lease"], row["attempts"])
+        return ClaimedJob(lease, "embed", row["path"], {})
+
+    async def apply_embed(
+        self,
+        job: ClaimedJob,
+        record_ids: Sequence[str],
+        revisions: Sequence[int],
+        vectors: Sequence[bytes],
+        *,
+        last: bool,
+    ) -> str:
+        """Store vectors of rows that are still what was embedded; `done`, `erasing` or `lost`."""
+        async with self._database.connection() as conn:
+            return str(
+                await conn.fetchval(
+                    _APPLY_EMBED,
+                    job.lease.job_id,
+                    job.lease.token,
+                    job.stored_path,
+                    list(record_ids),
+                    list(revisions),
+                    list(vectors),
+                    last,
+                    self.lease_time,
+                )
+            )
+
+    async def claim_lifecycle(self, job_id: int) -> tuple[str, ClaimedJob | None, int | None]:
+        """Lease a lifecycle job if it may run now.
+
+        Returns the verdict (`claimed`, `busy`, `requeued`), the job, and a requeued flush's
+        successor.
+        """
+        async with self._database.connection() as conn:
+            row = await conn.fetchrow(_CLAIM_LIFECYCLE, job_id, self.lease_time)
+        verdict = str(row["verdict"])
+        if verdict != "claimed":
+            return verdict, None, row["successor"]
+        lease = Lease(job_id, row["lease"], row["attempts"])
+        return verdict, ClaimedJob(lease, row["kind"], row["path"], row["request"]), None
+
+    async def fail_lifecycle(self, lease: Lease, reason: str) -> tuple[str, int | None]:
+        """Put a lifecycle job back; a flush that an erase waits for goes to the tail instead."""
+        async with self._database.connection() as conn:
+            row = await conn.fetchrow(
+                _FAIL_LIFECYCLE, lease.job_id, lease.token, reason, self.backoff(lease.attempts)
+            )
+        return str(row["verdict"]), row["successor"]
+
+    async def unblock(self, job_id: int) -> dict[Kind, list[int]]:
+        """Look anew at the jobs that waited for an ended one; returns those that may run now."""
+        free: list[int] = []
+        async with self._database.connection() as conn:
+            while True:
+                row = await conn.fetchrow(_UNBLOCK, job_id, _UNBLOCK_BATCH)
+                free.extend(row["free"])
+                if not row["seen"]:
+                    break
+            kinds = await conn.fetch(_KIND_OF, free) if free else []
+        by_kind: dict[Kind, list[int]] = {}
+        for row in kinds:
+            by_kind.setdefault(row["kind"], []).append(row["id"])
+        return by_kind
+
+    def backoff(self, attempts: int) -> timedelta:
+        """Doubling from the base, capped, with jitter so that failures do not come in step."""
+        wait = self._settings.retry_base_seconds * 2.0 ** min(max(attempts - 1, 0), 32)
+        capped = min(wait, self._settings.retry_cap_seconds)
+        return timedelta(seconds=capped * random.uniform(0.8, 1.2))

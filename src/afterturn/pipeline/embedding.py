@@ -1,0 +1,83 @@
+"""Vectors for published rows that lack one, made outside any transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import numpy as np
+
+from afterturn.database import Database
+from afterturn.embedding.checked import CheckedEmbedder
+from afterturn.errors import AfterturnError
+from afterturn.jobs.ledger import ClaimedJob, Ledger
+from afterturn.jobs.tally import Tally
+from afterturn.retrieval.index_text import index_text
+
+BATCH: Final = 128
+
+_LACKING = """
+select record_id, revision, text, metadata, layer, occurred_at, recorded_at
+from afterturn.memories
+where path = $1 and embedding is null and not pending order by record_id limit $2
+"""
+
+
+class EmbedStep:
+    """Runs embed jobs. A row that changes meanwhile keeps no vector of its former text."""
+
+    def __init__(
+        self, database: Database, ledger: Ledger, embedder: CheckedEmbedder | None
+    ) -> None:
+        self._database = database
+        self._ledger = ledger
+        self._embedder = embedder
+
+    async def embed(self, job: ClaimedJob, tally: Tally) -> None:
+        """Embed what lacks a vector at the job's path, in batches, and end the job."""
+        try:
+            while not await self._batch(job, tally):
+                pass
+        except AfterturnError as error:
+            tally.failed(
+                await self._ledger.fail_turn(job.lease, type(error).__name__),
+                type(error).__name__,
+            )
+
+    async def _batch(self, job: ClaimedJob, tally: Tally) -> bool:
+        """One batch; True when the job has ended or is no longer ours."""
+        async with self._database.connection() as conn:
+            rows = await conn.fetch(_LACKING, job.stored_path, BATCH)
+        if self._embedder is None:
+            rows = []
+        texts = [
+            index_text(
+                row["text"],
+                row["metadata"],
+                layer=row["layer"],
+                occurred_at=row["occurred_at"],
+                recorded_at=row["recorded_at"],
+            )
+            for row in rows
+        ]
+        vectors: list[bytes] = []
+        if texts and self._embedder is not None:
+            matrix = await asyncio.to_thread(self._embedder.embed, texts)
+            vectors = [row.tobytes() for row in matrix.astype(np.dtype("<f2"))]
+        last = len(rows) < BATCH
+        verdict = await self._ledger.apply_embed(
+            job,
+            [row["record_id"] for row in rows],
+            [row["revision"] for row in rows],
+            vectors,
+            last=last,
+        )
+        if verdict == "erasing":
+            await self._ledger.release([job.lease])
+            tally.add("erasing")
+            return True
+        if verdict == "lost":
+            tally.applied("embed", "lost")
+            return True
+        tally.add("embedded", len(rows))
+        return last

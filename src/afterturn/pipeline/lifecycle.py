@@ -1,0 +1,153 @@
+"""Lifecycle jobs run here: flush and forget, in any process that holds their lease."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Final, assert_never
+
+from afterturn.database import Database
+from afterturn.errors import AfterturnError
+from afterturn.jobs.ledger import ClaimedJob, Ledger
+from afterturn.jobs.tally import Tally
+from afterturn.pipeline.recording import Recorder
+from afterturn.settings import Settings
+
+_HORIZON = """
+select coalesce(max(id), 0) from afterturn.jobs
+where finished_at is null and kind = 'record' and path >= $1 and path < afterturn.under_end($1)
+"""
+_FLUSH_CHUNK = "select * from afterturn.flush_chunk($1, $2, $3, $4, $5, $6)"
+_FORGET_FLUSHES = "select afterturn.forget_flushes($1, $2, $3, $4, $5)"
+_FORGET_TURNS = "select * from afterturn.forget_turns($1, $2, $3, $4, $5, $6, $7)"
+_FORGET_MEMORIES = "select * from afterturn.forget_memories($1, $2, $3, $4, $5, $6, $7)"
+_FORGET_JOBS = "select afterturn.forget_turn_jobs($1, $2, $3, $4, $5)"
+_FORGET_FINAL = "select verdict from afterturn.forget_final($1, $2, $3, $4)"
+_FORGET_INSIST = "select afterturn.forget_insist($1, $2, $3, $4)"
+
+BUSY_BEFORE_INSISTING: Final = 20
+"""Failed tries at the exclusive lock before scopes outside the erased one are marked, too."""
+
+
+class LifecycleStep:
+    """Runs claimed lifecycle jobs to their end; each chunk is one transaction under the lease."""
+
+    def __init__(
+        self,
+        database: Database,
+        ledger: Ledger,
+        settings: Settings,
+        recorder: Recorder,
+        *,
+        embed: bool,
+    ) -> None:
+        self._database = database
+        self._ledger = ledger
+        self._settings = settings
+        self._recorder = recorder
+        self._embed = embed
+
+    async def run(self, job: ClaimedJob, tally: Tally) -> tuple[int, ...]:
+        """Run one job; returns embed jobs to ring. A failure puts it back with a backoff."""
+        try:
+            match job.kind:
+                case "flush":
+                    return await self._flush(job, tally)
+                case "forget":
+                    await self._forget(job, tally)
+                    return ()
+                case "expire" | "record" | "extract" | "embed":
+                    raise AfterturnError("Not a lifecycle job of this release", detail=job.kind)
+                case _:
+                    assert_never(job.kind)
+        except AfterturnError as error:
+            verdict, _ = await self._ledger.fail_lifecycle(job.lease, type(error).__name__)
+            tally.failed(verdict, type(error).__name__)
+            return ()
+
+    async def _flush(self, job: ClaimedJob, tally: Tally) -> tuple[int, ...]:
+        embed_jobs = await self._record_first(job, tally)
+        while True:
+            async with self._database.connection() as conn:
+                row = await conn.fetchrow(
+                    _FLUSH_CHUNK,
+                    job.lease.job_id,
+                    job.lease.token,
+                    job.stored_path,
+                    self._settings.chunk_rows,
+                    self._embed,
+                    self._ledger.lease_time,
+                )
+            embed_jobs += tuple(row["embed_jobs"])
+            if row["verdict"] != "more":
+                tally.add("flushed" if row["verdict"] == "done" else row["verdict"])
+                return embed_jobs
+
+    async def _record_first(self, job: ClaimedJob, tally: Tally) -> tuple[int, ...]:
+        """Record what was acknowledged before, so that finish, flush, retrieve sees the turn."""
+        async with self._database.connection() as conn:
+            until = int(await conn.fetchval(_HORIZON, job.stored_path))
+        embed_jobs: tuple[int, ...] = ()
+        after = 0
+        while after < until:
+            turns = await self._ledger.claim_unrecorded(
+                job.stored_path, after, until, self._settings.batch_turns_max
+            )
+            if not turns:
+                break
+            after = turns[-1].lease.job_id
+            embed_jobs += await self._recorder.record(turns, tally)
+            await self._ledger.renew([job.lease])
+        return embed_jobs
+
+    async def _forget(self, job: ClaimedJob, tally: Tally) -> None:
+        if "named" not in job.request:
+            await self._forget_in_chunks(job)
+        tries = 0
+        while True:
+            async with self._database.connection() as conn:
+                verdict = await conn.fetchval(
+                    _FORGET_FINAL,
+                    job.lease.job_id,
+                    job.lease.token,
+                    job.stored_path,
+                    self._ledger.lease_time,
+                )
+            if verdict != "busy":
+                tally.add("forgot" if verdict == "done" else "refused: lease lost")
+                return
+            tries += 1
+            if tries == BUSY_BEFORE_INSISTING:
+                await self._insist(job)
+            await self._ledger.renew([job.lease])
+            # Nobody queues for the exclusive lock; writers that hold it shared end soon.
+            await asyncio.sleep(random.uniform(0.01, 0.05))
+
+    async def _forget_in_chunks(self, job: ClaimedJob) -> None:
+        """Commit the bulk of the deletes beforehand, in the direction in which text moves."""
+        fence = (job.lease.job_id, job.lease.token, job.stored_path)
+        rows_max, lease = self._settings.chunk_rows, self._ledger.lease_time
+        for sql in (_FORGET_FLUSHES, _FORGET_JOBS):
+            while True:
+                async with self._database.connection() as conn:
+                    ended = await conn.fetchval(sql, *fence, rows_max, lease)
+                if ended is None or ended < rows_max:
+                    break
+        for sql in (_FORGET_TURNS, _FORGET_MEMORIES):
+            after = ("", "")
+            while True:
+                async with self._database.connection() as conn:
+                    row = await conn.fetchrow(sql, *fence, rows_max, lease, *after)
+                if row["rows"] is None or row["rows"] < rows_max:
+                    break
+                after = (row["last_path"], row["last_id"])
+
+    async def _insist(self, job: ClaimedJob) -> None:
+        async with self._database.connection() as conn:
+            await conn.execute(
+                _FORGET_INSIST,
+                job.lease.job_id,
+                job.lease.token,
+                job.stored_path,
+                self._ledger.lease_time,
+            )

@@ -1,0 +1,62 @@
+"""Staging: the one transaction after which a finished turn cannot be lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from afterturn.database import Database
+from afterturn.scope import MemoryScope
+
+Verdict = Literal["staged", "known", "erasing", "stale"]
+
+_STAGE = "select * from afterturn.stage_turn($1, $2, $3::bigint[], $4, $5, $6, $7, $8, $9, $10)"
+
+
+@dataclass(frozen=True)
+class StagedTurn:
+    """What a caller hands over: checked text, the token as a vector over the covering paths."""
+
+    scope: MemoryScope
+    turn_id: str
+    token: Sequence[int]
+    session: str | None
+    query: str | None
+    answer: str | None
+    names: tuple[str, str] | None
+    metadata: Mapping[str, Any]
+    occurred_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Staged:
+    """The verdict, and the jobs to ring when the turn was new."""
+
+    verdict: Verdict
+    record_job: int | None
+    extract_job: int | None
+
+
+async def stage(database: Database, turn: StagedTurn, *, ring_after: timedelta) -> Staged:
+    """Stage a turn in one round trip; it is on disk when this returns.
+
+    `ring_after` is when the sweep may ring the jobs should the caller's own ring be lost. Raises
+    `MemoryUnavailable` when the outcome is unknown: stage again with the same id.
+    """
+    async with database.connection() as conn:
+        row = await conn.fetchrow(
+            _STAGE,
+            turn.scope.stored_path,
+            turn.turn_id,
+            list(turn.token),
+            turn.session,
+            turn.query,
+            turn.answer,
+            list(turn.names) if turn.names else None,
+            dict(turn.metadata),
+            turn.occurred_at,
+            ring_after,
+        )
+    return Staged(row["verdict"], row["record_job"], row["extract_job"])

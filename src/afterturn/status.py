@@ -1,0 +1,112 @@
+"""What the ledger holds: for operators, and for those who wait until nothing is outstanding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from afterturn.database import Database
+from afterturn.model import Model
+from afterturn.scope import MemoryScope
+
+_KINDS = """
+select kind,
+    count(*) filter (where lease_token is null) as waiting,
+    count(*) filter (where lease_token is not null and ready_at > afterturn.clock()) as running,
+    count(*) filter (where lease_token is not null and ready_at <= afterturn.clock()) as lapsed,
+    count(*) filter (where attempts > 1 and kind in ('flush', 'forget', 'expire')) as stuck,
+    coalesce(extract(epoch from afterturn.clock() - min(created_at)), 0)::float8 as oldest_seconds
+from afterturn.jobs where finished_at is null group by kind
+"""
+_TOTALS = """
+select
+    (select count(*) from afterturn.jobs where outcome = 'dead') as dead,
+    (select count(*) from afterturn.erase_intents) as intents,
+    (select count(*) from afterturn.memories where pending) as pending,
+    (select max(version) from afterturn.migrations) as migration,
+    current_setting('server_version') as postgresql
+"""
+_OUTSTANDING = """
+select count(*) from afterturn.jobs
+where finished_at is null and path >= $1 and path < afterturn.under_end($1)
+"""
+_OUTSTANDING_ABOVE = """
+select count(*) from afterturn.jobs
+where finished_at is null and kind in ('flush', 'forget', 'expire')
+    and path = any(trim_array(afterturn.covering($1), 1))
+"""
+_OPEN_JOBS = """
+select id, kind from afterturn.jobs
+where finished_at is null and ready_at <= afterturn.clock()
+    and path >= $1 and path < afterturn.under_end($1)
+order by id limit 500
+"""
+
+
+class KindStatus(Model):
+    """Unfinished jobs of a kind. `lapsed`: the lease ran out, a worker was lost or is late."""
+
+    waiting: int = 0
+    running: int = 0
+    lapsed: int = 0
+    stuck: int = 0
+    oldest_seconds: float = 0.0
+
+
+class MemoryStatus(Model):
+    """The ledger at one moment. `pending` counts records that wait for a flush."""
+
+    jobs: dict[str, KindStatus] = Field(default_factory=dict)
+    dead: int = 0
+    standing_intents: int = 0
+    pending: int = 0
+    migration: int = 0
+    postgresql: str = ""
+
+    @property
+    def outstanding(self) -> int:
+        """Unfinished jobs of every kind."""
+        return sum(kind.waiting + kind.running + kind.lapsed for kind in self.jobs.values())
+
+
+async def read_status(database: Database) -> MemoryStatus:
+    """Counts of everything; cheap enough for a prompt, not for a hot path."""
+    async with database.connection() as conn:
+        kinds = await conn.fetch(_KINDS)
+        totals = await conn.fetchrow(_TOTALS)
+    return MemoryStatus(
+        jobs={
+            row["kind"]: KindStatus(
+                waiting=row["waiting"],
+                running=row["running"],
+                lapsed=row["lapsed"],
+                stuck=row["stuck"],
+                oldest_seconds=row["oldest_seconds"],
+            )
+            for row in kinds
+        },
+        dead=totals["dead"],
+        standing_intents=totals["intents"],
+        pending=totals["pending"],
+        migration=totals["migration"],
+        postgresql=totals["postgresql"],
+    )
+
+
+async def outstanding(database: Database, scope: MemoryScope) -> int:
+    """Unfinished jobs under a scope, and lifecycle jobs above it."""
+    async with database.connection() as conn:
+        under = await conn.fetchval(_OUTSTANDING, scope.stored_path)
+        above = await conn.fetchval(_OUTSTANDING_ABOVE, scope.stored_path)
+    return int(under) + int(above)
+
+
+async def open_jobs(database: Database, scope: MemoryScope) -> dict[Any, list[int]]:
+    """Jobs under a scope that may be claimed now, by kind."""
+    async with database.connection() as conn:
+        rows = await conn.fetch(_OPEN_JOBS, scope.stored_path)
+    jobs: dict[Any, list[int]] = {}
+    for row in rows:
+        jobs.setdefault(row["kind"], []).append(row["id"])
+    return jobs

@@ -1,0 +1,98 @@
+"""Tickets: what a caller may wait with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import asyncpg
+
+from afterturn.database import Database
+from afterturn.errors import MemoryUnavailable
+from afterturn.receipts import LifecycleReceipt
+from afterturn.scope import MemoryScope
+from afterturn.turns import StageStatus, TurnOutcome
+
+_TURN = """
+select recorded, extracted, recorded_at is not null as is_recorded,
+    extracted_at is not null as is_extracted, outcome, reason
+from afterturn.turns where path = $1 and turn_id = $2
+"""
+_POLL_SECONDS_MAX = 0.25
+
+
+class TurnTicket:
+    """Says what became of a finished turn. `status` is what the hand-over itself came to."""
+
+    def __init__(
+        self,
+        scope: MemoryScope,
+        turn_id: str,
+        status: StageStatus,
+        *,
+        reason: str = "",
+        database: Database | None = None,
+        timeout: float = 120.0,
+    ) -> None:
+        self.turn_id = turn_id
+        self.status = status
+        self.reason = reason
+        self._scope = scope
+        self._database = database
+        self._timeout = timeout
+
+    async def wait(self, timeout: float | None = None) -> TurnOutcome:
+        """The outcome, once the turn is recorded, extracted (or given up) and readable.
+
+        Raises `MemoryUnavailable` at the timeout; the work goes on.
+        """
+        if self.status != "staged" or self._database is None:
+            status = "blank" if self.status == "blank" else (
+                "unavailable" if self.status == "unavailable" else "refused"
+            )
+            return TurnOutcome(status=status, reason=self.reason)
+        seconds = self._timeout if timeout is None else timeout
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        pause = 0.005
+        while True:
+            async with self._database.connection() as conn:
+                row = await conn.fetchrow(_TURN, self._scope.stored_path, self.turn_id)
+            outcome = _outcome(row)
+            if outcome.status != "waiting":
+                return outcome
+            waited = loop.time() - started
+            if waited >= seconds:
+                raise MemoryUnavailable(
+                    "The turn has not been processed in time",
+                    detail=f"turn {self.turn_id}, waited {seconds:g} s",
+                    hint="It is safe in the ledger; is a worker running? See `afterturn status`.",
+                )
+            await asyncio.sleep(min(pause, seconds - waited))
+            pause = min(pause * 1.5, _POLL_SECONDS_MAX)
+
+
+class JobTicket:
+    """A lifecycle job under way."""
+
+    def __init__(
+        self, job_id: int, wait: Callable[[float | None], Awaitable[LifecycleReceipt]]
+    ) -> None:
+        self.job_id = job_id
+        self._wait = wait
+
+    async def wait(self, timeout: float | None = None) -> LifecycleReceipt:
+        """The receipt, once the job has ended. Raises `MemoryUnavailable` at the timeout."""
+        return await self._wait(timeout)
+
+
+def _outcome(row: asyncpg.Record | None) -> TurnOutcome:
+    if row is None:
+        return TurnOutcome(status="refused", reason="stale turn")
+    finished = row["outcome"] == "dead" or (row["is_recorded"] and row["is_extracted"])
+    return TurnOutcome(
+        status=row["outcome"] if finished and row["outcome"] != "waiting" else "waiting",
+        recorded=row["recorded"] or 0,
+        extracted=row["extracted"] or 0,
+        reason=row["reason"],
+    )

@@ -1,0 +1,208 @@
+"""One turn of a conversation: begun, read for, and handed over or abandoned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from afterturn.database import Database
+from afterturn.errors import (
+    AfterturnError,
+    ErasePending,
+    MemoryContractError,
+    MemoryUnavailable,
+    StaleTurn,
+)
+from afterturn.generations import vector_of
+from afterturn.intake import checked_metadata, checked_text, checked_time, clean_text
+from afterturn.jobs.rings import RingPublisher
+from afterturn.pipeline.staging import StagedTurn, stage
+from afterturn.ports import MemoryRetrievalPort
+from afterturn.queries import MemoryQuery, RetrievalResult
+from afterturn.records import MemoryLayer
+from afterturn.scope import MemoryScope
+from afterturn.settings import Settings
+from afterturn.tickets import TurnTicket
+from afterturn.writes import Token
+
+OnUnavailable = Literal["raise", "degrade"]
+
+
+class Turn:
+    """A turn that has begun; `Memory.turn` makes it.
+
+    `token` is what the turn vouches for: the erase numbers that covered its scope when it began.
+    After an erase that covers the scope, `finish` is refused.
+    """
+
+    def __init__(
+        self,
+        *,
+        scope: MemoryScope,
+        turn_id: str,
+        session: str | None,
+        token: Token,
+        degraded: str,
+        on_unavailable: OnUnavailable,
+        database: Database,
+        settings: Settings,
+        rings: RingPublisher,
+        source: MemoryRetrievalPort,
+    ) -> None:
+        self.scope = scope
+        self.turn_id = turn_id
+        self.session = session
+        self.token = token
+        self._degraded = degraded
+        self._on_unavailable = on_unavailable
+        self._database = database
+        self._settings = settings
+        self._rings = rings
+        self._source = source
+        self._abandoned = False
+
+    async def retrieve(
+        self,
+        text: str,
+        *,
+        limit: int = 8,
+        layers: Sequence[MemoryLayer] | None = None,
+        min_relevance: float | None = None,
+        min_importance: float | None = None,
+        max_chars: int | None = None,
+        now: datetime | None = None,
+    ) -> RetrievalResult:
+        """What is remembered about `text` in the turn's scope; see `MemoryQuery` for the bounds.
+
+        Runs in this process. With `on_unavailable="degrade"` an outage or a standing erase gives
+        an empty result whose `degraded` says why; otherwise it raises.
+        """
+        if self._degraded:
+            return RetrievalResult(degraded=(self._degraded,))
+        query = MemoryQuery(
+            scope=self.scope,
+            text=text,
+            limit=limit,
+            layers=None if layers is None else tuple(layers),
+            min_relevance=min_relevance,
+            min_importance=min_importance,
+            max_chars=max_chars,
+            now=now,
+        )
+        try:
+            return await self._source.retrieve(query)
+        except MemoryUnavailable as error:
+            if self._on_unavailable == "raise":
+                raise
+            return RetrievalResult(degraded=(why(error),))
+
+    async def finish(
+        self,
+        query: str | None,
+        answer: str | None,
+        *,
+        names: tuple[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        occurred_at: datetime | None = None,
+    ) -> TurnTicket:
+        """Hand the exchange over; it is durable when this returns, and the rest happens elsewhere.
+
+        `names` are the speakers' names, the query's first. Again with the same scope and
+        `turn_id` is the same turn. Raises `StaleTurn` when the scope was erased since the turn
+        began, `ErasePending` while an erase stands, `MemoryUnavailable` when the outcome is
+        unknown (finish again). With `on_unavailable="degrade"` the ticket's status says so.
+        """
+        if self._abandoned:
+            raise MemoryContractError(
+                "The turn was abandoned", detail=self.turn_id, hint="Begin a new turn."
+            )
+        staged = self._checked(query, answer, names, metadata, occurred_at)
+        if not (staged.query or "").strip() and not (staged.answer or "").strip():
+            return self._ticket("blank", "nothing to record")
+        try:
+            return await self._stage(staged)
+        except (MemoryUnavailable, StaleTurn) as error:
+            if self._on_unavailable == "raise":
+                raise
+            refused = isinstance(error, (StaleTurn, ErasePending))
+            return self._ticket("refused" if refused else "unavailable", why(error))
+
+    async def abandon(self) -> None:
+        """End the turn without a trace: nothing was staged, nothing remains."""
+        self._abandoned = True
+
+    def _checked(
+        self,
+        query: str | None,
+        answer: str | None,
+        names: tuple[str, str] | None,
+        metadata: Mapping[str, Any] | None,
+        occurred_at: datetime | None,
+    ) -> StagedTurn:
+        limit = self._settings.text_bytes_max
+        return StagedTurn(
+            scope=self.scope,
+            turn_id=self.turn_id,
+            token=vector_of(self.scope.path, self.token),
+            session=self.session,
+            query=None if query is None else checked_text(query, what="query", bytes_max=limit),
+            answer=None
+            if answer is None
+            else checked_text(answer, what="answer", bytes_max=limit),
+            names=_checked_names(names),
+            metadata=checked_metadata(metadata),
+            occurred_at=checked_time(occurred_at, what="occurred_at"),
+        )
+
+    async def _stage(self, staged: StagedTurn) -> TurnTicket:
+        result = await stage(
+            self._database,
+            staged,
+            ring_after=timedelta(seconds=2 * self._settings.sweep_seconds),
+        )
+        if result.verdict == "erasing":
+            raise ErasePending(
+                "An erase that covers this scope has not completed", hint="Begin a new turn then."
+            )
+        if result.verdict == "stale":
+            raise StaleTurn(
+                "The turn began before an erase that covers its scope", hint="Begin a new turn."
+            )
+        if result.record_job is not None:
+            self._rings.ring("record", [result.record_job])
+        if result.extract_job is not None:
+            self._rings.ring("extract", [result.extract_job])
+        return self._ticket("staged", "")
+
+    def _ticket(
+        self, status: Literal["staged", "blank", "refused", "unavailable"], reason: str
+    ) -> TurnTicket:
+        return TurnTicket(
+            self.scope,
+            self.turn_id,
+            status,
+            reason=reason,
+            database=self._database,
+            timeout=self._settings.wait_timeout_seconds,
+        )
+
+
+def why(error: AfterturnError) -> str:
+    """A short reason for `degraded` and tickets."""
+    if isinstance(error, ErasePending):
+        return "erase pending"
+    if isinstance(error, StaleTurn):
+        return "stale turn"
+    return "memory unavailable"
+
+
+def _checked_names(names: tuple[str, str] | None) -> tuple[str, str] | None:
+    if names is None:
+        return None
+    if len(names) != 2 or not all(isinstance(n, str) and 0 < len(n) <= 200 for n in names):  # noqa: PLR2004
+        raise MemoryContractError(
+            "names must be two texts of 1 to 200 characters",
+            hint="Pass the speaker of the query first, then that of the answer.",
+        )
+    return clean_text(names[0]), clean_text(names[1])

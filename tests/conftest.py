@@ -1,0 +1,121 @@
+"""Real servers for every test: those of the environment, else embedded ones in a short folder."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+from afterturn import embedded
+from afterturn.database import Database
+from afterturn.migrations import migrate
+from afterturn.settings import Settings
+
+_names = itertools.count(1)
+TEMPLATE = "afterturn_template"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _clean_environment() -> Iterator[None]:
+    """No setting of the shell reaches a test, except the servers it names."""
+    kept = {"AFTERTURN_DATABASE_URL", "AFTERTURN_BROKER_URL"}
+    removed = {k: os.environ.pop(k) for k in list(os.environ) if k.startswith("AFTERTURN_")}
+    os.environ.update({k: v for k, v in removed.items() if k in kept})
+    yield
+    os.environ.update(removed)
+
+
+@pytest.fixture(scope="session")
+def home() -> Iterator[Path]:
+    """A short folder of this test run (socket paths are limited)."""
+    folder = Path(tempfile.mkdtemp(prefix="at-", dir="/tmp"))  # noqa: S108
+    yield folder
+    embedded.stop(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def server_url(home: Path) -> str:
+    """A PostgreSQL server's maintenance database."""
+    given = os.environ.get("AFTERTURN_DATABASE_URL")
+    if given:
+        return given
+    url = embedded.ensure(home, durable=False).database_url
+    assert url is not None
+    return url
+
+
+@pytest.fixture(scope="session")
+def broker_url(home: Path) -> str:
+    """A Redis or Valkey server."""
+    given = os.environ.get("AFTERTURN_BROKER_URL")
+    if given:
+        return given
+    url = embedded.ensure(home, durable=False).broker_url
+    assert url is not None
+    return url
+
+
+@pytest.fixture(scope="session")
+def template_url(server_url: str) -> str:
+    """A migrated database that the tests' own are copied from."""
+
+    async def create() -> str:
+        admin = await asyncpg.connect(server_url)
+        try:
+            await admin.execute(f'drop database if exists "{TEMPLATE}"')
+            await admin.execute(f'create database "{TEMPLATE}"')
+        finally:
+            await admin.close()
+        url = database_named(server_url, TEMPLATE)
+        await migrate(url, Settings())
+        return url
+
+    return asyncio.run(create())
+
+
+@pytest.fixture
+async def database_url(server_url: str, template_url: str) -> AsyncIterator[str]:
+    """A fresh, migrated database for one test."""
+    name = f"at_{os.getpid()}_{next(_names)}"
+    admin = await asyncpg.connect(server_url)
+    await admin.execute(f'create database "{name}" template "{TEMPLATE}"')
+    yield database_named(server_url, name)
+    await admin.execute(f'drop database "{name}" with (force)')
+    await admin.close()
+
+
+@pytest.fixture
+def settings(home: Path, database_url: str, broker_url: str) -> Settings:
+    """Settings for one test's database: no embedder, patient waits, quick retries."""
+    return Settings(
+        home=home,
+        database_url=database_url,
+        broker_url=broker_url,
+        embedder="none",
+        wait_timeout_seconds=30.0,
+        retry_base_seconds=0.05,
+        takeover_seconds=0.0,
+    )
+
+
+@pytest.fixture
+async def database(database_url: str, settings: Settings) -> AsyncIterator[Database]:
+    """A pool on the test's database; closing it proves that no connection is still in use."""
+    pool = Database(database_url, settings, pool_size=8)
+    yield pool
+    await pool.close()
+
+
+def database_named(url: str, name: str) -> str:
+    """The same server's URL with another database."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path=f"/{name}"))
