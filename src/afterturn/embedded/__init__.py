@@ -4,7 +4,8 @@
 servers running and ends them when nobody needs them any more.
 """
 
-from afterturn.embedded.client import EmbeddedServers, ensure, keep, release, status, stop
+from afterturn.embedded.client import EmbeddedServers, ensure, keep, release, status
+from afterturn.embedded.stopping import stop
 from afterturn.embedded.urls import redis_client_url
 
 __all__ = ["EmbeddedServers", "ensure", "keep", "redis_client_url", "release", "status", "stop"]

@@ -7,8 +7,7 @@ import json
 import sys
 
 from afterturn.embedded import client
-from afterturn.embedded.home import Home
-from afterturn.embedded.supervisor import detach
+from afterturn.embedded.stopping import stop
 from afterturn.errors import AfterturnError
 
 _USAGE = "usage: python -m afterturn.embedded up|down|status HOME"
@@ -22,14 +21,10 @@ def main(arguments: list[str]) -> int:
             client.keep(home)
             return _show(home)
         case ["down", home]:
-            print("stopped" if client.stop(home) else "nothing ran")
+            print("stopped" if stop(home) else "nothing ran")
             return 0
         case ["status", home]:
             return _show(home)
-        case ["serve", home, linger_seconds, durability]:  # what the launcher calls
-            return detach(
-                Home(home), linger_seconds=float(linger_seconds), durable=durability == "durable"
-            )
     print(_USAGE, file=sys.stderr)
     return 2
 

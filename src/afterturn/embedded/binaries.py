@@ -144,6 +144,9 @@ def _major_of(directory: Path) -> int | None:
 
 
 def _missing(what: str, detail: str, url: str, variable: str) -> ConfigurationError:
+    named = os.environ.get(variable)
+    if named:
+        detail = f"{detail}; {variable} is {named}, so nothing else was tried"
     return ConfigurationError(
         f"There is {what}",
         detail=detail,

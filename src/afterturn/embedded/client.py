@@ -6,8 +6,6 @@ inherit it: one that needs the servers for itself calls `ensure` itself.
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +14,13 @@ from afterturn.embedded.binaries import find_postgres, find_valkey
 from afterturn.embedded.claims import CLAIMS
 from afterturn.embedded.home import SERVER_NAMES, Home, ServerName
 from afterturn.embedded.launcher import launch_supervisor
-from afterturn.embedded.leftovers import Eviction
-from afterturn.embedded.locks import is_locked
-from afterturn.embedded.place import data_directories, data_major
+from afterturn.embedded.place import data_major
 from afterturn.embedded.probes import postgres_answers, valkey_answers
-from afterturn.embedded.state import State, forget_state, read_state
+from afterturn.embedded.state import Failure, State, believable_state, forget_state
 from afterturn.errors import ConfigurationError, MemoryUnavailable
 
 _POLL_SECONDS = 0.02
 _LAUNCHES_MAX = 5
-_STOP_SECONDS = 90.0
 _PROBES = {"postgres": postgres_answers, "valkey": valkey_answers}
 
 
@@ -86,38 +81,17 @@ def release(home: Path | str) -> None:
 def status(home: Path | str) -> EmbeddedServers | None:
     """What answers now, or `None` when no supervisor lives. Starts and keeps nothing."""
     place = Home(home)
-    state = _believable_state(place)
+    state = believable_state(place)
     return None if state is None else _found(place, state)
 
 
 def keep(home: Path | str) -> None:
     """Tell the running supervisor to stay without clients, until `stop`."""
     place = Home(home)
-    state = _believable_state(place)
+    state = believable_state(place)
     if state is None:
         raise MemoryUnavailable("No embedded servers run", detail=str(place.path))
     place.keep_path.write_text(state.supervisor_id)
-
-
-def stop(home: Path | str, *, timeout_seconds: float = _STOP_SECONDS) -> bool:
-    """Stop the servers whoever uses them, and wait until they have ended; False if none ran.
-
-    Nobody can start them again meanwhile. Raises `MemoryUnavailable` after the timeout.
-    """
-    place = Home(home)
-    if not place.locks.is_dir():
-        return False
-    deadline = time.monotonic() + timeout_seconds
-    with CLAIMS.of(place) as claims:
-        claims.uses = 0
-        claims.drop_all()
-        gate = place.gate()
-        try:
-            if gate.acquire(deadline):
-                return _end_all(place, deadline)
-        finally:
-            gate.release()
-    raise _still_running(place)
 
 
 @dataclass
@@ -152,14 +126,13 @@ class _Start:
 
     def _look(self, began: float) -> EmbeddedServers | None:
         """The servers if all that are needed answer; raises what the supervisor found out since."""
-        state = _believable_state(self.home)
+        state = believable_state(self.home)
         if state is None:
             return None
         for name in self.needed:
             server = state.servers.get(name)
             if server is not None and server.failure and server.failure.at >= began:
-                failure = server.failure
-                raise ConfigurationError(failure.message, detail=failure.detail, hint=failure.hint)
+                raise _raised(server.failure)
             if server is None or server.phase != "ready":
                 return None
         found = _found(self.home, state)
@@ -198,8 +171,9 @@ class _Start:
         return True
 
 
-def _believable_state(home: Home) -> State | None:
-    return read_state(home) if home.is_supervised() else None
+def _raised(failure: Failure) -> ConfigurationError | MemoryUnavailable:
+    kind = ConfigurationError if failure.lasting else MemoryUnavailable
+    return kind(failure.message, detail=failure.detail, hint=failure.hint)
 
 
 def _found(home: Home, state: State) -> EmbeddedServers:
@@ -222,58 +196,8 @@ def _found(home: Home, state: State) -> EmbeddedServers:
     )
 
 
-def _end_all(home: Home, deadline: float) -> bool:
-    """End supervisor and servers with the gate held; whether there were any."""
-    began = time.monotonic()
-    evictions = [
-        *(
-            Eviction(path, signal.SIGINT, path / "postmaster.pid")
-            for path in data_directories(home)
-        ),
-        Eviction(home.path / "valkey", signal.SIGTERM),
-    ]
-    ran = signalled = False
-    while True:
-        supervised = home.is_supervised()
-        if not supervised and not any(is_locked(home.server_lock_path(n)) for n in SERVER_NAMES):
-            forget_state(home)
-            return ran
-        ran = True
-        if supervised:
-            signalled = signalled or _end_supervisor(home)
-            began = time.monotonic()
-        else:
-            for eviction in evictions:
-                eviction.press(time.monotonic() - began)
-        if time.monotonic() >= deadline:
-            raise _still_running(home)
-        time.sleep(_POLL_SECONDS)
-
-
-def _end_supervisor(home: Home) -> bool:
-    """Signal it, as soon as it has said who it is; the lock proves that it lives."""
-    state = read_state(home)
-    if state is None:
-        return False
-    try:
-        os.kill(state.supervisor_pid, signal.SIGTERM)
-        os.kill(state.supervisor_pid, signal.SIGCONT)
-    except ProcessLookupError:
-        pass  # it ended just now
-    return True
-
-
-def _still_running(home: Home) -> MemoryUnavailable:
-    state = read_state(home)
-    return MemoryUnavailable(
-        "The embedded servers did not stop in time",
-        detail=f"{home.path}, supervisor {state.supervisor_pid if state else 'unknown'}",
-        hint=f"The end of {home.log_path} says what it waits for; stop again to wait longer.",
-    )
-
-
 def _phases(home: Home) -> str:
-    state = _believable_state(home)
+    state = believable_state(home)
     if state is None:
         return "no supervisor"
     phases = [f"{name} {server.phase}" for name, server in state.servers.items()]

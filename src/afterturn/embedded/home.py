@@ -48,11 +48,7 @@ class Home:
             self.locks.mkdir(exist_ok=True, mode=0o700)
             self.gate().path.touch(mode=0o600)
         except OSError as error:
-            raise ConfigurationError(
-                "The home of the embedded servers cannot be written",
-                detail=f"{self.path}: {error.strerror}, as uid {os.geteuid()}",
-                hint=_CHOOSE_ANOTHER,
-            ) from None
+            raise self._not_usable(str(error.strerror).lower()) from None
         return self
 
     @property
@@ -92,7 +88,17 @@ class Home:
 
     def is_supervised(self) -> bool:
         """Whether a supervisor lives, which alone makes `services.json` worth reading."""
-        return is_locked(self.supervisor_lock().path)
+        try:
+            return is_locked(self.supervisor_lock().path)
+        except PermissionError:
+            raise self._not_usable("permission denied") from None
+
+    def _not_usable(self, reason: str) -> ConfigurationError:
+        return ConfigurationError(
+            "The home of the embedded servers cannot be used",
+            detail=f"{self.path}: {reason}, as uid {os.geteuid()}",
+            hint=_CHOOSE_ANOTHER,
+        )
 
 
 def private_directory(path: Path, account: tuple[int, int] | None = None) -> Path:

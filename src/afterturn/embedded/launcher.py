@@ -31,8 +31,9 @@ def launch_supervisor(
     Raises `MemoryUnavailable` when it cannot be started.
     """
     _rotate_log(home)
-    command = [_interpreter(), "-P", "-m", "afterturn.embedded", "serve", str(home.path)]
-    command += [str(linger_seconds), "durable" if durable else "fast"]
+    boot = Path(__file__).with_name("boot.py")
+    durability = "durable" if durable else "fast"
+    command = [_interpreter(), "-P", str(boot), str(home.path), str(linger_seconds), durability]
     try:
         with home.log_path.open("ab") as log:
             code = subprocess.run(

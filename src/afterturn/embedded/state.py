@@ -13,12 +13,16 @@ Phase = Literal["starting", "ready"]
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a server does not start; `at` is of the machine's monotonic clock."""
+    """Why a server does not start; `at` is of the machine's monotonic clock.
+
+    `lasting`: it will not go away by waiting.
+    """
 
     message: str
     detail: str
     hint: str
     at: float
+    lasting: bool
 
 
 @dataclass(frozen=True)
@@ -70,3 +74,8 @@ def read_state(home: Home) -> State | None:
 def forget_state(home: Home) -> None:
     """Remove the file; a client that has not read it yet will not believe in a server."""
     home.state_path.unlink(missing_ok=True)
+
+
+def believable_state(home: Home) -> State | None:
+    """What a living supervisor says, `None` when none lives."""
+    return read_state(home) if home.is_supervised() else None

@@ -120,11 +120,13 @@ class Supervisor:
             return False
 
 
-def detach(home: Home, *, linger_seconds: float, durable: bool) -> int:
+def serve(home_path: str, linger_seconds: str, durability: str) -> int:
     """Fork the supervisor; return in this process once it owns the home, or could not.
 
-    The exit code: 0, `BUSY` when another one owns it, 1 when it failed.
+    Takes the launcher's arguments and gives the exit code: 0, `BUSY` when another one owns it, 1
+    when it failed.
     """
+    home = Home(home_path)
     receiving, sending = os.pipe()
     if os.fork() != 0:
         os.close(sending)
@@ -137,7 +139,12 @@ def detach(home: Home, *, linger_seconds: float, durable: bool) -> int:
     os.write(sending, bytes([0 if owned else BUSY]))
     os.close(sending)
     if owned:
-        Supervisor(home, own_lock, linger_seconds=linger_seconds, durable=durable).run()
+        Supervisor(
+            home,
+            own_lock,
+            linger_seconds=float(linger_seconds),
+            durable=durability == "durable",
+        ).run()
     return 0
 
 

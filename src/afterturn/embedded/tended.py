@@ -38,7 +38,9 @@ class TendedServer:
     def tick(self) -> None:
         """Bring it one step nearer to ready."""
         if self.child is None:
-            if self._is_claimed() and time.monotonic() >= self._retry_at:
+            if not self._is_claimed():
+                self._failure = None
+            elif time.monotonic() >= self._retry_at:
                 self._prepare()
             return
         event = self.child.poll()
@@ -93,7 +95,7 @@ class TendedServer:
             self.child = child
 
     def _fail(self, message: str, detail: str, hint: str) -> None:
-        self._failure = Failure(message, detail, hint, time.monotonic())
+        self._failure = Failure(message, detail, hint, time.monotonic(), lasting=True)
         self._say(f"{message} ({detail})")
 
     def _fail_repeatedly(self, child: Child) -> None:
@@ -102,6 +104,7 @@ class TendedServer:
             f"it ended {child.failures} times in a row, last with {child.returncode}",
             f"The end of {self._home.log_path} says why.",
             time.monotonic(),
+            lasting=False,
         )
 
     def _press(self, blocked_seconds: float) -> None:
