@@ -32,7 +32,8 @@ Output = IO[bytes] | IO[str] | int | None
 # Loaded before any fork: a child between fork and exec must not load libraries.
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
-_ECHO_BYTES = 1 << 16
+_ECHO_BYTES = 1 << 16  # the most in a pipe, and the longest line before it is broken
+_ECHO_READS = 16
 
 
 @dataclass(frozen=True)
@@ -132,14 +133,18 @@ class _Echo:
         os.set_blocking(self.source.fileno(), False)
 
     def pump(self, *, last: bool = False) -> None:
-        try:
-            while chunk := os.read(self.source.fileno(), _ECHO_BYTES):
-                self.rest += chunk
-        except BlockingIOError:
-            pass
+        for _ in range(_ECHO_READS):  # not endlessly: a child may write faster than we read
+            try:
+                chunk = os.read(self.source.fileno(), _ECHO_BYTES)
+            except BlockingIOError:
+                break
+            self.rest += chunk
+            if not chunk:
+                break
         *lines, self.rest = self.rest.split(b"\n")
+        if self.rest and (last or len(self.rest) > _ECHO_BYTES):
+            lines, self.rest = [*lines, self.rest], b""
         if last:
-            lines, self.rest = ([*lines, self.rest] if self.rest else lines), b""
             self.source.close()
         for line in lines:
             self.target.write(f"{self.prefix}{line.decode(errors='replace')}\n")

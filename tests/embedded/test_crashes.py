@@ -47,6 +47,24 @@ def test_a_killed_postmaster_comes_back_with_its_rows(home: Path) -> None:
         assert execute(found, "select n from kept") == 7
 
 
+async def test_a_busy_backend_does_not_hold_up_a_killed_postmaster(home: Path) -> None:
+    """A session that computes does not notice that its postmaster died; it is ended for it."""
+    found = embedded.ensure(home, valkey=False, durable=False)
+    connection = await asyncpg.connect(found.database_url)
+    backend = await connection.fetchval("select pg_backend_pid()")
+    endless = "select count(*) from generate_series(1, 100000) a, generate_series(1, 1000000) b"
+    running = asyncio.create_task(connection.fetchval(endless))
+    await asyncio.to_thread(wait_until, lambda: status_of(backend) == "SELECT", "it computes")
+    send(found.postgres_pid, signal.SIGKILL)
+    await asyncio.to_thread(wait_until, lambda: is_gone(found.postgres_pid), "postmaster killed")
+    again = await asyncio.to_thread(embedded.ensure, home, valkey=False, durable=False)
+    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+        await running
+    connection.terminate()
+    assert is_gone(backend)
+    assert again.postgres_pid != found.postgres_pid
+
+
 def test_a_broker_that_is_killed_again_and_again_keeps_its_messages(home: Path) -> None:
     """Each kill -9 of Valkey is followed by a restart with the same queue."""
     found = embedded.ensure(home, postgres=False)

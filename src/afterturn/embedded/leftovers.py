@@ -15,7 +15,7 @@ import psutil  # type: ignore[import-untyped]  # it ships no types
 
 _ASK_SECONDS = 1.0
 _KILL_SECONDS = 30.0
-_KILL_ORPHANS_SECONDS = 5.0
+_KILL_ORPHANS_SECONDS = 2.0  # without their leader they can do nothing useful
 
 
 def processes_in(directory: Path) -> list[psutil.Process]:
