@@ -142,7 +142,7 @@ begin
         returning s.path, s.record_id, s.pending, s.turn_path, s.turn_id),
     left_over as (
         select t.path, t.record_id, t.pending,
-            min(array[k.turn_path, k.turn_id]) as source
+            min(array[k.turn_path, k.turn_id]) filter (where k.turn_id is not null) as source
         from (select distinct path, record_id, pending from taken) t
         left join afterturn.memory_sources k on k.path = t.path and k.record_id = t.record_id
             and k.pending = t.pending
@@ -228,8 +228,11 @@ begin
     with lost as (
         delete from afterturn.memories m
         where m.path = p_path and (m.record_id = any(record_ids)
-            or (m.turn_path = p_path and m.turn_id = any(p_turn_ids))
-            or m.session = p_request -> 'named' ->> 'session')
+            or ((m.turn_path = p_path and m.turn_id = any(p_turn_ids)
+                    or m.session = p_request -> 'named' ->> 'session')
+                -- What was learned may rest on other turns, too: forget_derived judges it.
+                and not exists (select from afterturn.memory_sources s where s.path = m.path
+                    and s.record_id = m.record_id and s.pending = m.pending)))
         returning m.record_id, m.pending),
     unsourced as (
         delete from afterturn.memory_sources s using lost l

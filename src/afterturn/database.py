@@ -132,6 +132,12 @@ class translating:  # noqa: N801 - reads as a statement
             ) from None
 
 
+def error_code(error: AfterturnError) -> str:
+    """What a job keeps of a failure: the error's name and, of a refusal, its SQLSTATE."""
+    name = type(error).__name__
+    return f"{name} {error.detail}" if error.detail.startswith("SQLSTATE") else name
+
+
 def translated(error: asyncpg.PostgresError) -> AfterturnError:
     """The afterturn error for what PostgreSQL raised."""
     code = error.sqlstate or ""

@@ -86,8 +86,8 @@ async def test_one_bad_turn_of_a_batch_fails_alone(desk: Desk) -> None:
     turns = await desk.ledger.claim_turns("record", ids, limit=9, fresh=True)
     tally = Tally()
     await desk.recorder.record(turns, tally)
-    assert str(tally) == "recorded 2, retry (MemoryUnavailable) 1"
-    assert await desk.outcome(staged[1].record_job) == (None, "MemoryUnavailable")
+    assert str(tally) == "recorded 2, retry (MemoryUnavailable SQLSTATE 23514) 1"
+    assert await desk.outcome(staged[1].record_job) == (None, "MemoryUnavailable SQLSTATE 23514")
 
 
 async def test_a_failed_attempt_waits_longer_each_time(desk: Desk) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from afterturn.database import Database
+from afterturn.database import Database, error_code
 from afterturn.embedding.checked import CheckedEmbedder
 from afterturn.errors import AfterturnError
 from afterturn.jobs.ledger import ClaimedJob, Ledger
@@ -40,8 +40,8 @@ class EmbedStep:
                 pass
         except AfterturnError as error:
             tally.failed(
-                await self._ledger.fail_turn(job.lease, type(error).__name__),
-                type(error).__name__,
+                await self._ledger.fail_turn(job.lease, error_code(error)),
+                error_code(error),
             )
 
     async def _batch(self, job: ClaimedJob, tally: Tally) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import Final, assert_never
 
-from afterturn.database import Database
+from afterturn.database import Database, error_code
 from afterturn.errors import AfterturnError
 from afterturn.jobs.ledger import ClaimedJob, Ledger
 from afterturn.jobs.tally import Tally
@@ -61,8 +61,8 @@ class LifecycleStep:
                 case _:
                     assert_never(job.kind)
         except AfterturnError as error:
-            verdict, _ = await self._ledger.fail_lifecycle(job.lease, type(error).__name__)
-            tally.failed(verdict, type(error).__name__)
+            verdict, _ = await self._ledger.fail_lifecycle(job.lease, error_code(error))
+            tally.failed(verdict, error_code(error))
             return ()
 
     async def _flush(self, job: ClaimedJob, tally: Tally) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from afterturn.database import error_code
 from afterturn.errors import AfterturnError, MemoryUnavailable
 from afterturn.jobs.ledger import ClaimedTurn, Ledger
 from afterturn.jobs.tally import Tally
@@ -75,8 +76,8 @@ async def apply_apart(
         applied = await ledger.apply_turns(kind, work, embed=embed)
     except AfterturnError as error:
         if len(turns) == 1:
-            verdict = await ledger.fail_turn(turns[0].lease, type(error).__name__)
-            tally.failed(verdict, type(error).__name__)
+            verdict = await ledger.fail_turn(turns[0].lease, error_code(error))
+            tally.failed(verdict, error_code(error))
             return ()
         if isinstance(error, MemoryUnavailable) and error.detail in _OUTAGES:
             raise

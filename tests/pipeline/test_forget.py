@@ -1,0 +1,272 @@
+"""Forget: everything under the scope, nothing beside it, and what was learned from it elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from afterturn.errors import ErasedScope, ErasePending, StaleTurn
+from afterturn.jobs.tally import Tally
+from afterturn.records import MemoryRecord, Source
+from afterturn.scope import MemoryScope
+from afterturn.writes import WriteRequest
+from afterturn.writing import PostgresWriting
+from tests.pipeline.conftest import ALICE, CHAT_1, CHAT_2, Desk, fact
+
+LEFT = """
+select (select count(*) from afterturn.turns) + (select count(*) from afterturn.memories)
+    + (select count(*) from afterturn.memory_sources)
+    + (select count(*) from afterturn.erase_intents)
+    + (select count(*) from afterturn.jobs where finished_at is null)
+"""
+
+# The embed job of a scope that stays may wait on.
+LEFT_OF_TEXT = LEFT.replace("finished_at is null", "finished_at is null and kind <> 'embed'")
+
+
+async def learn(desk: Desk, scope: MemoryScope, turn_id: str, *facts: MemoryRecord) -> str:
+    """Stage and record a turn, and apply these facts as its extraction."""
+    staged = await desk.stage(scope, turn_id)
+    await desk.record(staged)
+    return await desk.extract(await desk.claim("extract", staged.extract_job), *facts)
+
+
+def source(scope: MemoryScope, turn_id: str) -> Source:
+    return Source(turn_id=turn_id, turn_path=scope.path)
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 3, 2_000])
+async def test_everything_under_the_scope_goes_in_every_state(
+    desk: Desk, chunk_rows: int
+) -> None:
+    """Staged, recorded, extracted, embedded, pending and published rows, in chunks of any size."""
+    desk.lifecycle._settings = desk.settings.model_copy(update={"chunk_rows": chunk_rows})
+    writing = PostgresWriting(desk.database, desk.settings)
+    for n, scope in enumerate((ALICE, CHAT_1, CHAT_2)):
+        await learn(desk, scope, f"t{n}", fact(ALICE, f"f{n}", "a fact", [source(scope, f"t{n}")]))
+        await desk.stage(scope, f"waiting-{n}")
+        await writing.write(WriteRequest(scope=scope, records=(fact(scope, "w", "written"),)))
+        await desk.flush(scope)
+        await writing.write(WriteRequest(scope=scope, records=(fact(scope, "w", "again"),)))
+    assert await desk.forget(ALICE) == "forgot 1"
+    assert await desk.value(LEFT) == 0
+
+
+async def test_nothing_beside_the_scope_is_touched(desk: Desk) -> None:
+    """Scopes whose names only look alike keep their rows, their numbers and their jobs."""
+    names = ["u1", "u10", "u_1", "uX1", "u%", "u"]
+    scopes = [MemoryScope.of("acme", name) for name in names]
+    for scope in scopes:
+        await learn(desk, scope, "t", fact(scope, "f", f"of {scope.path}"))
+    for number, scope in enumerate(scopes):
+        kept = await desk.texts()
+        await desk.forget(scope)
+        assert await desk.texts() == [row for row in kept if row[0] != scope.stored_path], number
+
+
+async def test_a_forget_of_nothing_leaves_others_as_they_were(desk: Desk) -> None:
+    """An empty scope: an empty receipt, its number moves, every other row is byte-identical."""
+    await learn(desk, CHAT_1, "t", fact(CHAT_1, "f", "kept"))
+    before = await desk.rows("select * from afterturn.memories order by path, record_id")
+    job_id = await desk.enqueue_forget(CHAT_2)
+    await desk.run(job_id)
+    assert await desk.rows("select * from afterturn.memories order by path, record_id") == before
+    assert await desk.value("select counts from afterturn.jobs where id=$1", job_id) == {}
+    assert [number for _, number in await desk.token(CHAT_2)] != []
+    assert await desk.token(CHAT_1) == ()
+
+
+async def test_an_extraction_in_flight_writes_nothing_and_is_not_tried_again(desk: Desk) -> None:
+    """The model answers after the erase: its job is gone, the answer is refused."""
+    staged = await desk.stage(CHAT_1, "t1")
+    turn = await desk.claim("extract", staged.extract_job)
+    await desk.forget(CHAT_1)
+    told = await desk.extract(turn, fact(CHAT_1, "f", "back"), fact(ALICE, "g", "promoted"))
+    assert told == "refused: stale turn"
+    assert await desk.value(LEFT) == 0
+
+
+async def test_the_scope_is_usable_at_once_and_only_the_new_turn_is_there(desk: Desk) -> None:
+    """Even with the same turn id, while the old model call still runs."""
+    old = await desk.claim("extract", (await desk.stage(CHAT_1, "t1")).extract_job)
+    await desk.forget(ALICE)
+    new = await desk.claim("extract", (await desk.stage(CHAT_1, "t1")).extract_job)
+    assert await desk.extract(old, fact(ALICE, "f", "old")) == "refused: stale turn"
+    assert await desk.extract(new, fact(ALICE, "f", "new")) == "extracted 1"
+    assert await desk.texts() == [(ALICE.stored_path, "new")]
+
+
+async def test_while_an_erase_stands_work_waits_and_costs_no_attempt(desk: Desk) -> None:
+    """Between request and receipt a worker's result is put off, not lost and not written."""
+    staged = await desk.stage(CHAT_1, "t1")
+    turn = await desk.claim("record", staged.record_job)
+    erase = await desk.enqueue_forget(CHAT_1, named={"record_ids": ["x"], "turn_ids": []})
+    tally = Tally()
+    await desk.recorder.record([turn], tally)
+    assert str(tally) == "erasing 1"
+    assert await desk.value("select attempts from afterturn.jobs where id=$1", turn.lease.job_id) == 0
+    await desk.run(erase)
+    await desk.expire_lease(staged.record_job)
+    assert await desk.record(staged) == "recorded 1"
+
+
+async def test_keep_leaves_what_was_learned_elsewhere_and_counts_it(desk: Desk) -> None:
+    """The strict forget stays inside its scope."""
+    await learn(desk, CHAT_1, "t1", fact(ALICE, "f", "promoted", [source(CHAT_1, "t1")]))
+    job_id = await desk.enqueue_forget(CHAT_1, derived="keep")
+    await desk.run(job_id)
+    assert await desk.texts() == [(ALICE.stored_path, "promoted")]
+    receipt = await desk.value("select receipt from afterturn.jobs where id=$1", job_id)
+    assert receipt["derived_outside"] == 1
+    assert await desk.token(ALICE) == ()
+
+
+async def test_erase_takes_what_was_learned_elsewhere(desk: Desk) -> None:
+    """A promoted fact goes with its only source, and the scope it stood in is advanced."""
+    await learn(desk, CHAT_1, "t1", fact(ALICE, "f", "promoted", [source(CHAT_1, "t1")]))
+    await desk.forget(CHAT_1)
+    assert await desk.value(LEFT_OF_TEXT) == 0
+    assert [path for path, _ in await desk.token(CHAT_2)] == [ALICE.path]
+
+
+async def test_a_fact_with_two_sources_goes_with_the_second(desk: Desk) -> None:
+    """First it keeps the other source and stands on it, then nothing is left, no orphan either."""
+    both = [source(CHAT_1, "t1"), source(CHAT_2, "t2")]
+    await learn(desk, CHAT_1, "t1")
+    await learn(desk, CHAT_2, "t2", fact(ALICE, "f", "shared", both))
+    await desk.value("update afterturn.memories set embedding = '\\x0000' where record_id = 'f'")
+    await desk.forget(CHAT_2)
+    rows = await desk.rows(
+        "select m.text, m.turn_path, m.turn_id, s.turn_path as source, m.embedding is not null as e "
+        "from afterturn.memories m join afterturn.memory_sources s using (path, record_id, pending) "
+        "where m.record_id = 'f'"
+    )
+    assert rows == [
+        {
+            "text": "shared",
+            "turn_path": CHAT_1.stored_path,
+            "turn_id": "t1",
+            "source": CHAT_1.stored_path,
+            "e": True,
+        }
+    ]
+    await desk.forget(CHAT_1)
+    assert await desk.value(LEFT_OF_TEXT) == 0
+
+
+async def test_turns_of_another_conversation_are_kept_when_the_user_scope_is_advanced(
+    desk: Desk,
+) -> None:
+    """Acknowledged before: recorded and extracted all the same. Only begun: stale."""
+    await learn(desk, CHAT_1, "t1", fact(ALICE, "f", "of chat 1", [source(CHAT_1, "t1")]))
+    begun = await desk.token(CHAT_2)
+    staged = await desk.stage(CHAT_2, "t2")
+    working = await desk.claim("extract", staged.extract_job)
+    await desk.forget(CHAT_1)
+    assert (await desk.stage(CHAT_2, "t3", token=begun)).verdict == "stale"
+    # What was under way is refused once and done again.
+    assert await desk.extract(working, fact(ALICE, "g", "of chat 2")) == "refused: lease lost"
+    again = await desk.claim("extract", staged.extract_job)
+    sources = [source(CHAT_2, "t2")]
+    assert await desk.extract(again, fact(ALICE, "g", "of chat 2", sources)) == "extracted 1"
+    assert await desk.record(staged) == "recorded 1"
+    assert (ALICE.stored_path, "of chat 2") in await desk.texts()
+    assert (ALICE.stored_path, "of chat 1") not in await desk.texts()
+
+
+async def test_a_named_turn_goes_and_its_neighbours_stay(desk: Desk) -> None:
+    """Records, facts and transcript of the turn, in the scope and above it."""
+    for turn_id in ("t1", "t2"):
+        await learn(
+            desk,
+            CHAT_1,
+            turn_id,
+            fact(CHAT_1, f"own-{turn_id}", f"own {turn_id}", [source(CHAT_1, turn_id)]),
+            fact(ALICE, f"up-{turn_id}", f"up {turn_id}", [source(CHAT_1, turn_id)]),
+        )
+    await desk.forget(CHAT_1, named={"record_ids": [], "turn_ids": ["t1"]})
+    rows = await desk.rows("select distinct turn_id from afterturn.memories")
+    assert [row["turn_id"] for row in rows] == ["t2"]
+    assert len(await desk.texts()) == 6
+    assert await desk.value("select string_agg(turn_id, '') from afterturn.turns") == "t2"
+    assert await desk.value("select count(*) from afterturn.erase_intents") == 0
+
+
+async def test_a_named_session_goes(desk: Desk) -> None:
+    """All turns of the session, recorded or still waiting; other sessions stay."""
+    for turn_id, session in (("a1", "a"), ("a2", "a"), ("b1", "b")):
+        staged = await desk.stage(CHAT_1, turn_id, session=session)
+        if turn_id != "a2":
+            await desk.record(staged)
+    await desk.forget(CHAT_1, named={"record_ids": [], "turn_ids": [], "session": "a"})
+    assert await desk.value("select string_agg(turn_id, '') from afterturn.turns") == "b1"
+    assert await desk.value("select count(*) from afterturn.memories where session = 'b'") == 4
+    assert len(await desk.texts()) == 4
+    open_jobs = "select count(*) from afterturn.jobs where turn_id like 'a%' and finished_at is null"
+    assert await desk.value(open_jobs) == 0
+
+
+async def test_a_named_message_goes_from_both_layers_and_the_transcript(desk: Desk) -> None:
+    """One side of a turn is one message, wherever it is kept; the other side stays."""
+    await desk.record(await desk.stage(CHAT_1, "t1", query="secret", answer="fine"))
+    await desk.forget(CHAT_1, named={"record_ids": ["t1:user:episodic"], "turn_ids": []})
+    assert [text for _, text in await desk.texts()] == ["fine", "fine"]
+    rows = await desk.rows("select query, answer from afterturn.turns")
+    assert rows == [{"query": None, "answer": "fine"}]
+
+
+async def test_turns_not_named_are_kept_and_those_only_begun_become_stale(desk: Desk) -> None:
+    """What was begun could have read the record and could write it back."""
+    begun = await desk.token(CHAT_1)
+    staged = await desk.stage(CHAT_1, "t1")
+    await desk.forget(CHAT_1, named={"record_ids": ["r"], "turn_ids": []})
+    assert await desk.record(staged) == "recorded 1"
+    assert (await desk.stage(CHAT_1, "t2", token=begun)).verdict == "stale"
+
+
+async def test_writes_are_fenced_like_turns(desk: Desk) -> None:
+    """Under an erase refused; after it, only a fresh token passes."""
+    writing = PostgresWriting(desk.database, desk.settings)
+    old = await desk.token(ALICE)
+    request = WriteRequest(scope=ALICE, records=(fact(ALICE, "w", "text"),))
+    erase = await desk.enqueue_forget(ALICE)
+    with pytest.raises(ErasePending):
+        await writing.write(request)
+    await desk.run(erase)
+    with pytest.raises(ErasedScope):
+        await writing.write(request)
+    with pytest.raises(StaleTurn):
+        await writing.write(request.model_copy(update={"token": old}))
+    token = await desk.token(ALICE)
+    receipt = await writing.write(request.model_copy(update={"token": token}))
+    assert receipt.outcomes[0].status == "pending"
+    assert await desk.texts(pending=True) == [(ALICE.stored_path, "text")]
+
+
+async def test_a_forget_of_a_busy_scope_waits_for_the_writer_only(desk: Desk) -> None:
+    """An open writer holds the final back; another user's writer is never held up by it."""
+    erase = await desk.enqueue_forget(CHAT_1)
+    job = await desk.claim_job(erase)
+    assert job is not None
+    final = "select verdict from afterturn.forget_final($1, $2, $3, '30s')"
+    fence = (job.lease.job_id, job.lease.token, job.stored_path)
+    async with desk.database.connection() as conn, conn.transaction():
+        await conn.execute("select afterturn.lock_shared($1)", [CHAT_1.stored_path])
+        assert await desk.value(final, *fence) == "busy"
+        assert (await desk.stage(CHAT_2, "t")).verdict == "staged"
+    assert await desk.value(final, *fence) == "done"
+
+
+async def test_the_log_is_chained_per_root_and_has_no_readable_path(desk: Desk) -> None:
+    """Each entry's hash is that of its fields and of the entry before it."""
+    for scope in (CHAT_1, MemoryScope.of("other"), ALICE):
+        await desk.forget(scope)
+    rows = await desk.rows(
+        "select *, afterturn.erase_log_hash(previous_hash, root_key, scope_key, generation, job_id,"
+        " requested_by, reason, requested_at, completed_at, counts) as expected"
+        " from afterturn.erase_log order by id"
+    )
+    assert len(rows) == 3
+    assert all(row["hash"] == row["expected"] for row in rows)
+    assert rows[2]["previous_hash"] == rows[0]["hash"]
+    assert rows[1]["root_key"] != rows[0]["root_key"]
+    assert "acme" not in repr(rows)
