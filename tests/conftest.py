@@ -26,7 +26,7 @@ TEMPLATE = "afterturn_template"
 @pytest.fixture(scope="session", autouse=True)
 def _clean_environment() -> Iterator[None]:
     """No setting of the shell reaches a test, except the servers it names."""
-    kept = {"AFTERTURN_DATABASE_URL", "AFTERTURN_BROKER_URL"}
+    kept = {"AFTERTURN_DATABASE_URL", "AFTERTURN_BROKER_URL", "AFTERTURN_POSTGRES_BIN"}
     removed = {k: os.environ.pop(k) for k in list(os.environ) if k.startswith("AFTERTURN_")}
     os.environ.update({k: v for k, v in removed.items() if k in kept})
     yield

@@ -1,0 +1,58 @@
+# Two commands do all the set-up: `make demo` and `make test`. They need Python 3.11+ and make.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/run
+DEV := $(VENV)/dev
+SOURCES := $(shell find src tasks workers schema -type f -not -name '*.pyc') pyproject.toml
+SEED ?= 1
+DURATION ?= 60
+PIP := -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint check torture bench clean
+
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+demo: $(RUN)/.installed ## watch conversations being recorded, recalled and erased (about a minute)
+	@$(RUN)/bin/afterturn demo
+
+test: $(DEV)/.installed ## install what the tests need and run them
+	@$(DEV)/bin/python -m pytest $(PYTEST)
+
+lint: $(DEV)/.installed ## format, lint, types, layers
+	@$(DEV)/bin/ruff format --check .
+	@$(DEV)/bin/ruff check .
+	@$(DEV)/bin/mypy
+	@PYTHONPATH=src:. $(DEV)/bin/lint-imports --no-cache
+
+torture: $(RUN)/.installed ## kill everything at random and look for lost or erased words (SEED=, DURATION=)
+	@$(RUN)/bin/python tests/torture.py --seed $(SEED) --duration $(DURATION)
+
+check: lint test torture ## all that CI runs
+
+bench: $(RUN)/.installed ## hand-over and throughput, as ratios measured in one run
+	@$(RUN)/bin/python bench/handover.py
+	@$(RUN)/bin/python bench/throughput.py
+
+clean: ## remove the virtual environments
+	@rm -rf $(VENV)
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "afterturn needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	@mkdir -p $(VENV) && touch $@
+
+# The package as users install it: not the checkout.
+$(RUN)/.installed: $(SOURCES) | $(VENV)/.python
+	@test -x $(RUN)/bin/python || { echo "creating $(RUN)"; $(PYTHON) -m venv $(RUN); }
+	@echo "installing afterturn"
+	@$(RUN)/bin/python $(PIP) install '.[embedded]'
+	@$(RUN)/bin/python $(PIP) install --force-reinstall --no-deps .
+	@touch $@
+
+$(DEV)/.installed: pyproject.toml | $(VENV)/.python
+	@test -x $(DEV)/bin/python || { echo "creating $(DEV)"; $(PYTHON) -m venv $(DEV); }
+	@echo "installing afterturn and what its tests need"
+	@$(DEV)/bin/python $(PIP) install -e '.[embedded,test,dev]'
+	@touch $@
