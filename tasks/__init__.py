@@ -1,0 +1,1 @@
+"""The Celery tasks: names and arguments. What they do is in the library."""

@@ -1,0 +1,1 @@
+"""The Celery side: the app, its worker processes, beat and Flower."""

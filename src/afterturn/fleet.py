@@ -156,6 +156,7 @@ def environment(settings: Settings | None) -> dict[str, str]:
         if name not in _FOREIGN and not name.startswith(_FOREIGN_PREFIX)
     }
     paths = [str(fleet_directory()), env.get("PYTHONPATH", "")]
+    env.setdefault("OPENBLAS_NUM_THREADS", "1")  # the processes of a worker share the cores
     env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     if settings is not None:
         for field in settings.model_fields_set:

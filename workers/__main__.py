@@ -1,0 +1,114 @@
+"""`python -P -m workers worker|beat|flower`, with the fleet's folder on PYTHONPATH.
+
+`afterturn.fleet` builds these command lines. Exit code 78 says that starting again will not help,
+75 that it may.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from afterturn.errors import AfterturnError, ConfigurationError
+from afterturn.fleet import EXIT_MISCONFIGURED, EXIT_UNAVAILABLE, queue_names, with_servers
+from afterturn.jobs.names import ALL_QUEUES
+from afterturn.settings import PREFIX, Settings
+
+_ROLES: Final = ("worker", "beat", "flower")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one part of the fleet until it is told to stop; its exit code."""
+    options = _parser().parse_args(argv)
+    try:
+        settings = with_servers(Settings.load(), database=options.role == "worker")
+        if options.role == "worker":
+            return _worker(settings, options)
+        if options.role == "beat":
+            return _beat(settings)
+        return _flower(settings)
+    except AfterturnError as error:
+        print(f"afterturn {options.role}: {error}", file=sys.stderr, flush=True)
+        is_final = isinstance(error, ConfigurationError)
+        return EXIT_MISCONFIGURED if is_final else EXIT_UNAVAILABLE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="workers", description=__doc__)
+    roles = parser.add_subparsers(dest="role", required=True)
+    worker = roles.add_parser("worker")
+    worker.add_argument("--queues", default=",".join(ALL_QUEUES))
+    worker.add_argument("--concurrency", type=int)
+    worker.add_argument("--name")
+    worker.add_argument("--ready-file", type=Path)
+    roles.add_parser("beat")
+    roles.add_parser("flower")
+    return parser
+
+
+def _hand_down(settings: Settings) -> None:
+    """Child processes load their settings from the environment, the URLs found here included."""
+    os.environ[f"{PREFIX}DATABASE_URL"] = str(settings.database_url)
+    os.environ[f"{PREFIX}BROKER_URL"] = str(settings.broker_url)
+
+
+def _worker(settings: Settings, options: argparse.Namespace) -> int:
+    queues = queue_names(options.queues)
+    _hand_down(settings)
+    # The extractor may live in the application's directory; its own `tasks` must not win.
+    sys.path.append(str(Path.cwd()))
+
+    from celery import signals
+    from celery.utils.nodenames import host_format
+
+    from workers import logs, shutdown
+    from workers.app import build_app
+    from workers.parts import check_parts
+
+    check_parts(settings)
+    app = build_app(settings)
+    shutdown.install()
+    logs.quieten()
+    if (ready_file := options.ready_file) is not None:
+
+        def on_ready(**_: Any) -> None:
+            ready_file.write_text(str(os.getpid()))
+
+        signals.worker_ready.connect(on_ready, weak=False)
+    # JSON only, so root is no danger that Celery would have to warn of.
+    warnings.filterwarnings("ignore", message=".*superuser privileges")
+    worker = app.Worker(
+        hostname=host_format(f"{options.name or f'worker-{os.getpid()}'}@%h"),
+        queues=list(queues),
+        concurrency=options.concurrency or settings.worker_concurrency,
+        loglevel="INFO",
+        pool_cls="prefork",
+        task_events=True,
+        without_gossip=True,
+        without_mingle=True,
+    )
+    worker.start()
+    return int(worker.exitcode or 0)
+
+
+def _beat(settings: Settings) -> int:
+    from workers.app import build_app
+
+    build_app(settings).Beat(loglevel="WARNING").run()
+    return 0
+
+
+def _flower(settings: Settings) -> int:
+    from workers.app import build_app
+    from workers.watch import run_flower
+
+    return run_flower(build_app(settings), settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""What lives in one worker process: a loop thread, the database pool, the runner.
+
+Celery imports this module in the parent and in every child. The parent only registers it: the
+pool, its sockets and its thread are made in the child, at its first task, and belong to its pid.
+So a worker can start before PostgreSQL does, and no connection ever crosses a fork.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from celery import signals
+
+from afterturn.database import Database
+from afterturn.embedding.compose import compose_embedder
+from afterturn.extraction.compose import compose_extractor
+from afterturn.jobs.names import Kind
+from afterturn.jobs.rings import RingPublisher
+from afterturn.pipeline.runner import Runner
+from afterturn.settings import Settings
+from tasks import bridge
+from workers.app import TASK_SECONDS
+from workers.loop import LoopThread
+
+_CLOSE_SECONDS = 5.0
+
+
+class WorkerProcess:
+    """The parts of the process with this `pid`, made together and closed together."""
+
+    def __init__(self) -> None:
+        settings = Settings.load()
+        self.pid = os.getpid()
+        self._rings = RingPublisher(str(settings.broker_url), settings)
+        self._database = Database(
+            str(settings.database_url), settings, pool_size=settings.worker_pool_size
+        )
+        self._runner = Runner(
+            self._database,
+            settings,
+            self._rings,
+            compose_extractor(settings),
+            compose_embedder(settings),
+        )
+        self._loop = LoopThread()
+
+    def run(self, kind: Kind, ids: Sequence[int]) -> str:
+        """Do these jobs on the loop."""
+        return self._wait(self._runner.run(kind, ids))
+
+    def sweep(self) -> str:
+        """Ring for what waits."""
+        return self._wait(self._runner.sweep())
+
+    def close(self) -> None:
+        """Close connections and threads; bounded."""
+        self._rings.close(1.0)
+        self._loop.close(self._database.close(), _CLOSE_SECONDS)
+
+    def _wait(self, work: Coroutine[Any, Any, str]) -> str:
+        return self._loop.run(work, TASK_SECONDS)
+
+
+class LazyWork:
+    """Work that is set up when it is first asked for, again in each process."""
+
+    def __init__(self) -> None:
+        self._made: WorkerProcess | None = None
+
+    def run(self, kind: Kind, ids: Sequence[int]) -> str:
+        """See `tasks.bridge.Work`."""
+        return self._here().run(kind, ids)
+
+    def sweep(self) -> str:
+        """See `tasks.bridge.Work`."""
+        return self._here().sweep()
+
+    def close(self) -> None:
+        """Close what this process made, if it made anything."""
+        made, self._made = self._made, None
+        if made is not None and made.pid == os.getpid():
+            made.close()
+
+    def _here(self) -> WorkerProcess:
+        if self._made is None or self._made.pid != os.getpid():
+            self._made = WorkerProcess()
+        return self._made
+
+
+_work = LazyWork()
+bridge.use(_work)
+
+
+def _on_process_shutdown(**_: Any) -> None:
+    _work.close()
+
+
+signals.worker_process_shutdown.connect(_on_process_shutdown, weak=False)
