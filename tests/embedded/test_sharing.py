@@ -174,7 +174,7 @@ def test_servers_that_are_just_leaving_are_never_handed_out(home: Path) -> None:
     print(f"seed {seed}")
     delays = random.Random(seed)
     supervisors = set()
-    for _ in range(12):
+    for _ in range(8):
         found = embedded.ensure(home, linger_seconds=0.0, durable=False)
         assert execute(found, "select 1") == 1
         with broker(found) as client:

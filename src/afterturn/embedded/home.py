@@ -13,6 +13,7 @@ As root PostgreSQL's part can lie elsewhere: see `place`.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -40,6 +41,7 @@ class Home:
         self.state_path = self.path / "services.json"
         self.keep_path = self.path / "keep"
         self.log_path = self.path / "supervisor.log"
+        self._elsewhere: set[Path] = set()
 
     def create(self) -> Home:
         """Make the directories. Raises `ConfigurationError` when the home cannot be used."""
@@ -68,7 +70,14 @@ class Home:
             return private_directory(preferred, account)
         suffix = "-pg" if account else ""
         short = Path("/tmp") / f"afterturn-{os.geteuid()}-{self.tag}{suffix}"  # noqa: S108
+        self._elsewhere.add(short)
         return private_directory(short, account)
+
+    def tidy(self) -> None:
+        """Remove what `socket_directory` made outside the home; the servers must have ended."""
+        for directory in self._elsewhere:
+            with contextlib.suppress(OSError):
+                directory.rmdir()
 
     def gate(self) -> FileLock:
         """Who holds it may launch or stop a supervisor."""

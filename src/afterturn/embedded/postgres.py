@@ -99,7 +99,7 @@ class PostgresServer:
             output=self._home.log_path,
             stop_signal=signal.SIGINT,  # ends sessions and writes a checkpoint
             grace_seconds=60.0,
-            restart=RestartPolicy(),
+            restart=RestartPolicy(cap_seconds=2.0),
             lock_path=self._home.server_lock_path(self.name),
             before_start=self._clear_dead_pid_file,
         )
@@ -154,7 +154,7 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> int:
 
 def _initdb_options(major: int) -> list[str]:
     """Text sorts and folds case the same on every machine, as far as the version can do that."""
-    options = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"]
+    options = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-instructions"]
     if major >= 17:
         return [*options, "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
     return [*options, "--lc-ctype=C.UTF-8"] if _knows_c_utf8() else options

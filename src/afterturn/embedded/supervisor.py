@@ -65,6 +65,7 @@ class Supervisor:
             if self._own_lock.is_current():
                 forget_state(self._home)
             stop_all([t.child for t in self._tended.values() if t.child is not None])
+            self._home.tidy()
             _say("stopped")
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:

@@ -13,7 +13,7 @@ from afterturn.errors import ConfigurationError
 from afterturn.processes import Child
 
 _RETRY_SECONDS = 1.0
-_FAILURES_TOLD = 5  # deaths in a row before clients hear of it; about six seconds
+_REFUSALS_TOLD = 5  # starts in a row that it ended itself, before clients hear of it
 
 
 class TendedServer:
@@ -26,6 +26,7 @@ class TendedServer:
         self._home = home
         self._say = say
         self._ready = False
+        self._refusals = 0
         self._failure: Failure | None = None
         self._retry_at = 0.0
         self._eviction: Eviction | None = None
@@ -45,16 +46,15 @@ class TendedServer:
             return
         event = self.child.poll()
         if event == "exited":
-            self._ready = False
             self._say(f"{self.server.name} ended with {self.child.returncode}, starting it again")
-            if self.child.failures >= _FAILURES_TOLD:
-                self._fail_repeatedly(self.child)
+            self._count_refusal(self.child)
+            self._ready = False
         elif self.child.pid is None:
             self._press(self.child.blocked_seconds)
         elif self._ready:
             self._check_socket(self.child)
         elif self.server.answers():
-            self._ready, self._failure = True, None
+            self._ready, self._failure, self._refusals = True, None, 0
             self._say(f"{self.server.name} answers, pid {self.child.pid}")
 
     def state(self) -> ServerState | None:
@@ -98,10 +98,16 @@ class TendedServer:
         self._failure = Failure(message, detail, hint, time.monotonic(), lasting=True)
         self._say(f"{message} ({detail})")
 
-    def _fail_repeatedly(self, child: Child) -> None:
+    def _count_refusal(self, child: Child) -> None:
+        """An end before it answered, and not by a signal, tells that it cannot start."""
+        if self._ready or (child.returncode or 0) < 0:
+            return
+        self._refusals += 1
+        if self._refusals < _REFUSALS_TOLD:
+            return
         self._failure = Failure(
-            f"{self.server.name} does not stay up",
-            f"it ended {child.failures} times in a row, last with {child.returncode}",
+            f"{self.server.name} does not start",
+            f"it ended {self._refusals} times in a row, last with {child.returncode}",
             f"The end of {self._home.log_path} says why.",
             time.monotonic(),
             lasting=False,

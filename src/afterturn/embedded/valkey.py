@@ -28,6 +28,8 @@ class ValkeyServer:
         self._durable = durable
         self._data = home.path / "valkey"
         self._child: Child | None = None
+        self._refusals = 0
+        self._set_aside = False
         self._sockets: Path | None = None
 
     @property
@@ -64,7 +66,7 @@ class ValkeyServer:
             launch=Launch(env=server_environment(), cwd=self._data),
             output=self._home.log_path,
             grace_seconds=20.0,
-            restart=RestartPolicy(),
+            restart=RestartPolicy(cap_seconds=2.0),
             lock_path=self._home.server_lock_path(self.name),
             before_start=self._set_aside_unreadable,
         )
@@ -72,18 +74,23 @@ class ValkeyServer:
 
     def answers(self) -> bool:
         """Whether it has loaded its data and serves commands."""
-        return valkey_answers(self.socket)
+        if not valkey_answers(self.socket):
+            return False
+        self._refusals = 0
+        return True
 
     def eviction(self) -> Eviction:
         """For processes of an earlier run."""
         return Eviction(self._data, signal.SIGTERM)
 
     def _set_aside_unreadable(self) -> None:
-        """After some refusals to start, begin without the old messages: a sweep rings again."""
-        child = self._child
-        refused = child is not None and child.failures == _UNREADABLE_AFTER
-        if child is None or not refused or (child.returncode or 0) <= 0:
-            return
+        """After some refusals to start, begin without the old messages: a sweep rings again.
+
+        Once in the life of a supervisor: if that does not help, the messages were not the cause.
+        """
+        if self._child is not None and (self._child.returncode or 0) > 0:
+            self._refusals += 1
         log = self._data / "appendonlydir"
-        if log.exists():
+        if self._refusals >= _UNREADABLE_AFTER and not self._set_aside and log.exists():
+            self._set_aside = True
             log.rename(self._data / f"unreadable-{time.time_ns()}")
