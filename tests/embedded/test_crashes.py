@@ -121,6 +121,40 @@ sys.stdin.readline()
 """
 
 
+SURVIVING = """
+import os, sys, time
+from afterturn import processes
+processes._LIBC = None      # as on a system without parent-death signals
+from afterturn.embedded.home import Home
+from afterturn.embedded.postgres import PostgresServer
+from afterturn.embedded.valkey import ValkeyServer
+home = Home(sys.argv[1]).create()
+for server in (ValkeyServer(home, durable=False), PostgresServer(home, durable=False)):
+    child = server.prepare()
+    child.start()
+    while not server.answers():
+        child.poll()
+        time.sleep(0.02)
+    print(child.pid, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("then", ["ensure", "stop"])
+def test_servers_that_survived_their_supervisor_are_ended(home: Path, then: str) -> None:
+    """Where the kernel does not end orphans, the next supervisor or `stop` ends them cleanly."""
+    with start_script(SURVIVING, home) as owner:
+        orphans = [int(answer(owner)), int(answer(owner))]
+    assert not any(map(is_gone, orphans))
+    if then == "ensure":
+        found = embedded.ensure(home, durable=False)
+        assert execute(found, "select 1") == 1
+    else:
+        assert embedded.stop(home)
+    assert all(map(is_gone, orphans))
+    assert "database system is shut down" in (home / "supervisor.log").read_text()
+
+
 @linux_only
 def test_zombies_are_not_taken_for_servers(home: Path) -> None:
     """Where nothing reaps orphans, a dead server's pid stays for ever; it does not count."""

@@ -22,16 +22,31 @@ class Claims:
         self._home = home
         self._held: dict[ServerName, FileLock] = {}
 
-    def add(self, names: Iterable[ServerName], deadline: float) -> list[ServerName]:
-        """Claim the servers; the ones that were not claimed before are returned."""
+    @contextmanager
+    def adding(self, names: Iterable[ServerName], deadline: float) -> Iterator[None]:
+        """Claim the servers for one use; when the block fails, all is as it was before."""
         added: list[ServerName] = []
+        try:
+            self._add(names, deadline, added)
+            yield
+        except OSError as error:
+            self.drop(added)
+            raise MemoryUnavailable(
+                "The home of the embedded servers failed while they were started",
+                detail=f"{self._home.path}: {error.strerror}",
+            ) from None
+        except BaseException:
+            self.drop(added)
+            raise
+        self.uses += 1
+
+    def _add(self, names: Iterable[ServerName], deadline: float, added: list[ServerName]) -> None:
         for name in names:
             held = self._held.get(name)
             if held is not None and held.is_current():
                 continue
             claim = self._home.claim(name)
             if not claim.acquire(deadline, shared=True):
-                self.drop(added)
                 raise MemoryUnavailable(
                     "The embedded servers cannot be claimed",
                     detail=f"{claim.path} stays locked",
@@ -40,7 +55,6 @@ class Claims:
             self.drop([name])  # one on a file that was removed since
             self._held[name] = claim
             added.append(name)
-        return added
 
     def drop(self, names: Iterable[ServerName]) -> None:
         """Give some back."""

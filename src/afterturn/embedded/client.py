@@ -59,15 +59,8 @@ def ensure(
         raise ConfigurationError("No server was asked for", hint="Ask for postgres or valkey.")
     place = Home(home).create()
     start = _Start(place, needed, linger_seconds, durable, time.monotonic() + timeout_seconds)
-    with CLAIMS.of(place) as claims:
-        added = claims.add(needed, start.deadline)
-        try:
-            found = start.run()
-        except BaseException:
-            claims.drop(added)
-            raise
-        claims.uses += 1
-    return found
+    with CLAIMS.of(place) as claims, claims.adding(needed, start.deadline):
+        return start.run()
 
 
 def release(home: Path | str) -> None:

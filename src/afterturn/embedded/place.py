@@ -58,7 +58,10 @@ def data_major(home: Home) -> int | None:
 def settle(home: Home, identity: Identity) -> Place:
     """Choose and create the directories. Existing data decides; it is handed to the identity."""
     base = _base(home, identity)
-    base.mkdir(parents=base.is_relative_to(_OUTSIDE), exist_ok=True, mode=0o700)
+    if base.parent == _OUTSIDE:
+        _OUTSIDE.mkdir(exist_ok=True)
+        _OUTSIDE.chmod(0o755)  # whatever the umask was
+    base.mkdir(exist_ok=True, mode=0o700)
     owner = identity.account or (os.geteuid(), os.getegid())
     if os.geteuid() == 0 and base.stat().st_uid != owner[0]:
         _hand_over(base, owner)
