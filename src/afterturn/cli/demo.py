@@ -1,0 +1,28 @@
+"""`afterturn demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from afterturn.cli.arguments import examples
+
+
+@click.command(epilog=examples("afterturn demo", "afterturn demo --keep"))
+@click.option(
+    "--home",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where its servers live; a fresh folder that is removed afterwards unless given.",
+)
+@click.option("--keep", is_flag=True, help="Keep everything running until Ctrl-C.")
+def demo(home: Path | None, keep: bool) -> None:
+    """Watch two conversations being remembered, recalled and erased, by the real parts.
+
+    Starts PostgreSQL, Valkey, Celery workers and Flower for itself, whatever AFTERTURN_* says, and
+    stops them at the end. Exits with 1 when something it shows is not true.
+    """
+    from afterturn.demo.story import tell
+
+    if not tell(home, keep=keep):
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,108 @@
+"""`forget` and `flush`: ask for the ordered job, wait for its receipt, show it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from afterturn.cli.arguments import SCOPE, as_json, examples
+from afterturn.cli.opening import database_settings
+from afterturn.cli.output import print_json, print_pairs
+
+if TYPE_CHECKING:
+    from afterturn.memory import Memory
+    from afterturn.receipts import LifecycleReceipt
+    from afterturn.scope import MemoryScope
+
+
+@click.command(
+    epilog=examples(
+        "afterturn forget acme/alice",
+        "afterturn forget acme/alice --requested-by dpo --reason TICKET-7 --json",
+    )
+)
+@click.argument("scope", type=SCOPE)
+@click.option(
+    "--derived",
+    type=click.Choice(["erase", "keep"]),
+    default="erase",
+    show_default=True,
+    help="What to do with facts elsewhere that were learned from the scope alone.",
+)
+@click.option("--requested-by", default="", help="Who asked; kept in the erase log for ever.")
+@click.option("--reason", default="", help="Why: a ticket's number, kept for ever, too.")
+@as_json
+def forget(
+    scope: MemoryScope,
+    derived: Literal["erase", "keep"],
+    requested_by: str,
+    reason: str,
+    as_json: bool,
+) -> None:
+    """Erase SCOPE and everything below it for good. Asks nothing.
+
+    From the request on, nothing under SCOPE can be read or written, and no turn that had begun
+    before can bring anything back. Returns with the receipt. Needs neither workers nor a broker:
+    what no worker takes is done here.
+    """
+    receipt = _run(
+        lambda memory: memory.forget(
+            scope, derived=derived, requested_by=requested_by, reason=reason
+        )
+    )
+    _print_receipt(receipt, as_json=as_json)
+
+
+@click.command(epilog=examples("afterturn flush acme/alice"))
+@click.argument("scope", type=SCOPE)
+@as_json
+def flush(scope: MemoryScope, as_json: bool) -> None:
+    """Record and publish everything that waits under SCOPE.
+
+    Returns with the receipt, once every turn finished before can be retrieved. Needs neither
+    workers nor a broker: what no worker takes is done here.
+    """
+    _print_receipt(_run(lambda memory: memory.flush(scope)), as_json=as_json)
+
+
+def _run(work: Callable[[Memory], Awaitable[LifecycleReceipt]]) -> LifecycleReceipt:
+    from afterturn.memory import Memory
+    from afterturn.settings import Settings
+
+    settings = database_settings(Settings.load())
+
+    async def opened() -> LifecycleReceipt:
+        async with Memory(settings) as memory:
+            return await work(memory)
+
+    return asyncio.run(opened())
+
+
+def _print_receipt(receipt: LifecycleReceipt, *, as_json: bool) -> None:
+    if as_json:
+        print_json(receipt.model_dump(mode="json"))
+        return
+    print_pairs(receipt_rows(receipt))
+
+
+def receipt_rows(receipt: LifecycleReceipt) -> dict[str, object]:
+    """A receipt in words."""
+    took = (receipt.completed_at - receipt.requested_at).total_seconds()
+    rows: dict[str, object] = {
+        "job": f"{receipt.job_id}, {receipt.kind}, {receipt.outcome} after {took:.2f} s",
+        "scope": receipt.scope_path,
+    }
+    rows |= {f"rows of {table}": count for table, count in receipt.counts.items() if count}
+    if not any(receipt.counts.values()):
+        rows["rows"] = "none: there was nothing"
+    rows["new generation"] = receipt.generation
+    if receipt.derived_outside:
+        rows["learned from it, kept elsewhere"] = receipt.derived_outside
+    if receipt.not_covered:
+        rows["not covered"] = ", ".join(receipt.not_covered)
+    if receipt.log_head:
+        rows["erase log"] = receipt.log_head
+    return rows

@@ -1,0 +1,1 @@
+"""Bringing conversations in from files: formats are read here, turns go through the facade."""
