@@ -7,7 +7,7 @@ and a prefix of complete segments is an ancestor. `scope_from_path` is the stric
 from __future__ import annotations
 
 import unicodedata
-from functools import cached_property
+from functools import lru_cache
 from typing import Final, Self
 from urllib.parse import quote, unquote
 
@@ -61,9 +61,10 @@ class MemoryScope(BaseModel):
         """The scope with these segments, root first."""
         return cls(segments=segments)
 
-    @cached_property
+    @property
     def path(self) -> str:
         """The canonical path, for example `v1/acme/alice`."""
+        # Not kept on the model: a copy with other segments would take it along.
         return _encode(self.segments)
 
     @property
@@ -133,6 +134,7 @@ def scope_from_command_line(text: str) -> MemoryScope:
     return MemoryScope(segments=tuple(_decode(s) for s in text.removeprefix(_PREFIX).split("/")))
 
 
+@lru_cache(maxsize=4_096)
 def covering_paths(path: str) -> tuple[str, ...]:
     """The paths of the scope's ancestors and of itself, root first."""
     scope = scope_from_path(path)
@@ -162,6 +164,7 @@ def _segment(segment: object, at: int) -> str:
     return text
 
 
+@lru_cache(maxsize=4_096)
 def _encode(segments: tuple[str, ...]) -> str:
     encoded = (quote(s, safe="") for s in segments)
     return _PREFIX + "/".join(e.replace(".", "%2E") if e in {".", ".."} else e for e in encoded)

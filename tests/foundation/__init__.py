@@ -1,0 +1,1 @@
+"""Tests of what everything stands on: scopes, intake, models, settings, errors, generations."""
