@@ -15,7 +15,7 @@ from typing import Any
 
 import asyncpg
 
-from afterturn.database import MIGRATE_HINT, Connection, connect
+from afterturn.database import MIGRATE_HINT, Connection, connect, translating
 from afterturn.errors import ConfigurationError, NotMigrated
 from afterturn.settings import Settings
 
@@ -63,16 +63,18 @@ def functions_digest() -> str:
 
 
 async def migrate(url: str, settings: Settings) -> list[str]:
-    """Apply what is missing, each migration in a transaction; returns what was done.
+    """Apply what is missing, all or nothing; returns what was done.
 
     Raises `ConfigurationError` when the database is newer than this release, and
-    `MemoryUnavailable` when it cannot be reached.
+    `MemoryUnavailable` when it cannot be reached or refuses.
     """
     connection = await connect(url, settings)
     try:
-        async with connection.transaction():
-            await connection.execute("select pg_advisory_xact_lock($1::bigint)", _LOCK_KEY)
-            return await _apply(connection)
+        # READ COMMITTED: what is missing is seen after the wait for another who migrates.
+        with translating():
+            async with connection.transaction(isolation="read_committed"):
+                await connection.execute("select pg_advisory_xact_lock($1::bigint)", _LOCK_KEY)
+                return await _apply(connection)
     finally:
         await connection.close()
 

@@ -1,0 +1,176 @@
+-- What a new database gets: the tables that all migrations together give, in one place to read.
+-- `afterturn migrate` runs the migrations and then the functions of schema/functions; this file is
+-- not executed by it. A test proves that both ways lead to the same catalogue.
+--
+-- Paths carry a trailing slash and collation C here ('v1/acme/alice/'), so
+-- "covers" is a prefix, "everything under" is one index range, and chat-4 never matches chat-42.
+-- Rows that are never deleted (scope_generations, erase_log) hold a keyed hash instead of a path.
+
+create schema if not exists afterturn;
+
+create table afterturn.migrations (
+    version integer primary key,
+    name text not null,
+    applied_at timestamptz not null
+);
+
+-- One row: what makes this database this installation.
+create table afterturn.installation (
+    singleton boolean primary key default true check (singleton),
+    hash_key bytea not null check (length(hash_key) = 32),
+    functions_digest text,
+    embedder_model text,
+    embedder_dim integer check (embedder_dim > 0),
+    check ((embedder_model is null) = (embedder_dim is null))
+);
+
+-- `erase` moves when a forget completes, `content` when anything a reader sees changes, `removed`
+-- is the content number at which rows last went away. Numbers only grow and never repeat.
+create table afterturn.scope_generations (
+    scope_key bytea primary key check (length(scope_key) = 16),
+    erase bigint not null default 0 check (erase >= 0),
+    content bigint not null default 0 check (content >= 0),
+    removed bigint not null default 0 check (removed >= 0 and removed <= content)
+);
+
+-- The standing mark of an erase that was requested and has not completed.
+create table afterturn.erase_intents (
+    path text collate "C" not null,
+    job_id bigint not null,
+    primary key (path, job_id)
+);
+create index erase_intents_job on afterturn.erase_intents (job_id);
+
+-- A finished turn: its text with its token from the moment it is staged, its transcript row once
+-- it is recorded, and the proof that the turn is known, until its scope is erased.
+create table afterturn.turns (
+    path text collate "C" not null,
+    turn_id text collate "C" not null,
+    session text collate "C",
+    query text,
+    answer text,
+    names text[] check (cardinality(names) = 2),
+    metadata jsonb not null check (jsonb_typeof(metadata) = 'object'),
+    happened_at timestamptz not null,
+    occurred_at timestamptz,
+    staged_at timestamptz not null,
+    token bigint[] not null check (cardinality(token) > 0),
+    recorded integer check (recorded >= 0),
+    recorded_at timestamptz,
+    extracted integer check (extracted >= 0),
+    extracted_at timestamptz,
+    outcome text not null default 'waiting'
+        check (outcome in ('waiting', 'done', 'degraded', 'dead')),
+    reason text not null default '',
+    primary key (path, turn_id),
+    check ((recorded is null) = (recorded_at is null)),
+    check ((extracted is null) = (extracted_at is null))
+);
+create index turns_in_order on afterturn.turns (path, happened_at, turn_id);
+create index turns_by_session on afterturn.turns (path, session, happened_at)
+    where session is not null;
+
+-- `pending` rows wait for a flush; readers see the others. The row that a flush replaces stands
+-- beside its successor until then.
+create table afterturn.memories (
+    path text collate "C" not null,
+    record_id text collate "C" not null,
+    pending boolean not null,
+    turn_path text collate "C" not null,
+    turn_id text collate "C",
+    session text collate "C",
+    layer text not null
+        check (layer in ('working', 'episodic', 'semantic', 'procedural', 'prospective')),
+    origin text not null,
+    text text not null,
+    metadata jsonb not null check (jsonb_typeof(metadata) = 'object'),
+    importance double precision not null check (importance between 0 and 1),
+    occurred_at timestamptz,
+    recorded_at timestamptz not null,
+    content bigint not null check (content >= 0),
+    revision bigint not null,
+    embedding bytea,
+    primary key (path, record_id, pending),
+    check (not pending or embedding is null)
+);
+create index memories_changed on afterturn.memories (path, content) where not pending;
+create index memories_unpublished on afterturn.memories (path, record_id) where pending;
+create index memories_of_turn on afterturn.memories (turn_path, turn_id);
+create index memories_unembedded on afterturn.memories (path)
+    where embedding is null and not pending;
+
+-- The turns that a record was learned from.
+create table afterturn.memory_sources (
+    path text collate "C" not null,
+    record_id text collate "C" not null,
+    pending boolean not null,
+    turn_path text collate "C" not null,
+    turn_id text collate "C" not null,
+    primary key (path, record_id, pending, turn_path, turn_id)
+);
+create index memory_sources_of_turn on afterturn.memory_sources (turn_path, turn_id);
+
+-- The ledger. `ready_at` is when a job may be claimed: while a lease is held, when it expires.
+-- `ring_at` is when the sweep looks at it next. A blocked job waits for `blocked_by` to end.
+-- What became of a turn stands on the turn: its jobs' rows go when they are done, dead ones stay.
+create table afterturn.jobs (
+    id bigint generated always as identity primary key,
+    kind text not null check (kind in ('record', 'extract', 'embed', 'flush', 'forget', 'expire')),
+    path text collate "C",
+    path_key bytea check (length(path_key) = 16),
+    turn_id text collate "C",
+    attempts integer not null default 0 check (attempts >= 0),
+    lease_token uuid,
+    ready_at timestamptz not null,
+    ring_at timestamptz not null,
+    blocked_by bigint,
+    releasing boolean not null default false,
+    request jsonb not null default '{}' check (jsonb_typeof(request) = 'object'),
+    counts jsonb not null default '{}' check (jsonb_typeof(counts) = 'object'),
+    receipt jsonb not null default '{}' check (jsonb_typeof(receipt) = 'object'),
+    created_at timestamptz not null,
+    finished_at timestamptz,
+    outcome text check (outcome in ('done', 'dead', 'superseded', 'requeued')),
+    reason text not null default '',
+    check ((finished_at is null) = (outcome is null)),
+    check (finished_at is null or lease_token is null),
+    check (path is not null or (finished_at is not null and path_key is not null)),
+    check ((turn_id is not null) = (kind in ('record', 'extract'))),
+    check (blocked_by is null or kind in ('flush', 'forget', 'expire')),
+    check (not releasing or finished_at is not null)
+);
+create index jobs_of_turns on afterturn.jobs (path, id)
+    where kind in ('record', 'extract', 'embed');
+create unique index jobs_waiting_embed on afterturn.jobs (path)
+    where kind = 'embed' and finished_at is null and lease_token is null;
+create index jobs_waiting on afterturn.jobs (kind, ring_at)
+    where finished_at is null and blocked_by is null;
+create index jobs_open_lifecycle on afterturn.jobs (path, id)
+    where finished_at is null and kind in ('flush', 'forget', 'expire');
+create index jobs_blocked on afterturn.jobs (blocked_by) where blocked_by is not null;
+create index jobs_releasing on afterturn.jobs (id) where releasing;
+create index jobs_finished on afterturn.jobs (finished_at) where finished_at is not null;
+create index jobs_dead on afterturn.jobs (id) where outcome = 'dead';
+
+-- Append-only, chained per root segment.
+create table afterturn.erase_log (
+    id bigint generated always as identity primary key,
+    root_key bytea not null check (length(root_key) = 16),
+    scope_key bytea not null check (length(scope_key) = 16),
+    generation bigint not null,
+    job_id bigint,
+    requested_by text not null,
+    reason text not null,
+    requested_at timestamptz not null,
+    completed_at timestamptz not null,
+    counts jsonb not null,
+    previous_hash bytea not null check (length(previous_hash) = 32),
+    hash bytea not null unique check (length(hash) = 32)
+);
+create index erase_log_of_root on afterturn.erase_log (root_key, id);
+create index erase_log_of_scope on afterturn.erase_log (scope_key, id);
+
+create table afterturn.erase_log_heads (
+    root_key bytea primary key check (length(root_key) = 16),
+    hash bytea not null check (length(hash) = 32)
+);

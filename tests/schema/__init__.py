@@ -1,0 +1,1 @@
+"""Tests of the tables, the functions and the plans of hot statements."""
