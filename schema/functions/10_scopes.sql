@@ -1,4 +1,9 @@
 -- Scopes, clock, numbers, locks.
+--
+-- What runs once a call and is more than an expression is plpgsql: its plans are kept for the
+-- session, those of an SQL function that cannot be inlined are made anew in every transaction.
+-- The entry points in the files that follow ask for generic plans: planning each call for the
+-- arrays it happens to bring cost more than running it (measured: a third of staging a turn).
 
 -- The one clock. `afterturn.clock_offset` (an interval) lets a test live in another time.
 create or replace function afterturn.clock() returns timestamptz
@@ -27,17 +32,30 @@ language sql immutable parallel safe as $$ select left(path, -1) || '0' $$;
 
 -- Ancestors and itself, root first.
 create or replace function afterturn.covering(path text) returns text[]
-language sql immutable parallel safe as $$
-    select array_agg(array_to_string(s.parts[1:n], '/') || '/' order by n)
-    from (select string_to_array(left(path, -1), '/') as parts) s,
-        generate_series(2, cardinality(s.parts)) as n
+language plpgsql immutable parallel safe as $$
+declare
+    parts text[] := string_to_array(left(path, -1), '/');
+    reached text := parts[1] || '/';
+    covers text[] := '{}';
+begin
+    for n in 2..cardinality(parts) loop
+        reached := reached || parts[n] || '/';
+        covers := covers || reached;
+    end loop;
+    return covers;
+end $$;
+
+-- Stable, as convert_to is: declared immutable it could not be inlined.
+create or replace function afterturn.keyed(hash_key bytea, path text) returns bytea
+language sql stable parallel safe as $$
+    select substring(sha256(hash_key || sha256(hash_key || convert_to(path, 'UTF8'))) for 16)
 $$;
 
 create or replace function afterturn.scope_key(path text) returns bytea
-language sql stable parallel safe as $$
-    select substring(sha256(i.hash_key || sha256(i.hash_key || convert_to(path, 'UTF8'))) for 16)
-    from afterturn.installation i
-$$;
+language plpgsql stable parallel safe as $$
+begin
+    return (select afterturn.keyed(i.hash_key, path) from afterturn.installation i);
+end $$;
 
 -- 1 bit of space (0 mutations, 1 enqueuing), 3 bits of depth, 60 bits of hash: ascending keys of
 -- a space are ascending depths, and a path never collides with its own ancestor.

@@ -1,44 +1,55 @@
 -- Tokens, intents, and the numbers that move.
 
 create or replace function afterturn.erasing(covering text[]) returns boolean
-language sql stable parallel safe as $$
-    select exists (select from afterturn.erase_intents i where i.path = any(covering))
-$$;
+language plpgsql stable parallel safe as $$
+begin
+    return exists (select from afterturn.erase_intents i where i.path = any(covering));
+end $$;
 
 -- The erase numbers of the covering paths, root first, 0 where nothing was ever erased.
 create or replace function afterturn.token_of(covering text[]) returns bigint[]
-language sql stable parallel safe as $$
-    select array_agg(coalesce((
-        select g.erase from afterturn.scope_generations g
-        where g.scope_key = afterturn.scope_key(c.path)), 0) order by c.at)
-    from unnest(covering) with ordinality c(path, at)
-$$;
+language plpgsql stable parallel safe as $$
+begin
+    return (
+        select array_agg(coalesce((
+            select g.erase from afterturn.scope_generations g
+            where g.scope_key = afterturn.keyed(i.hash_key, c.path)), 0) order by c.at)
+        from afterturn.installation i, unnest(covering) with ordinality c(path, at));
+end $$;
 
 -- What a turn takes with it when it begins; null while an erase stands. One snapshot.
 create or replace function afterturn.capture(path text) returns bigint[]
-language sql stable parallel safe as $$
-    select case when not afterturn.erasing(c.paths) then afterturn.token_of(c.paths) end
-    from (select afterturn.covering(path) as paths) c
-$$;
+language plpgsql stable parallel safe set plan_cache_mode = force_generic_plan as $$
+declare
+    covers text[] := afterturn.covering(path);
+begin
+    return case when not afterturn.erasing(covers) then afterturn.token_of(covers) end;
+end $$;
 
 -- Everything a reader has to know before it may serve what it holds. One snapshot.
 create or replace function afterturn.read_state(
     path text, out erasing boolean, out erase bigint[], out content bigint[], out removed bigint[])
-language sql stable parallel safe as $$
-    select afterturn.erasing(afterturn.covering(read_state.path)),
+language plpgsql stable parallel safe set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    covers text[] := afterturn.covering(read_state.path);
+begin
+    select exists (select from afterturn.erase_intents e where e.path = any(covers)),
         array_agg(coalesce(g.erase, 0) order by c.at),
         array_agg(coalesce(g.content, 0) order by c.at),
         array_agg(coalesce(g.removed, 0) order by c.at)
-    from unnest(afterturn.covering(read_state.path)) with ordinality c(path, at)
+    into erasing, erase, content, removed
+    from afterturn.installation i
+    cross join unnest(covers) with ordinality c(path, at)
     left join lateral (
         select s.erase, s.content, s.removed from afterturn.scope_generations s
-        where s.scope_key = afterturn.scope_key(c.path)) g on true
-$$;
+        where s.scope_key = afterturn.keyed(i.hash_key, c.path)) g on true;
+end $$;
 
 -- Moves the content numbers of the paths, ascending by key, and returns the new ones.
 create or replace function afterturn.move_content(paths text[], removing boolean)
 returns table (path text, content bigint)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 begin
     return query
@@ -58,7 +69,7 @@ end $$;
 
 -- Moves the erase number (and with it content) of a scope whose EXCLUSIVE lock is held.
 create or replace function afterturn.move_erase(path text) returns bigint
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     moved bigint;
 begin
@@ -77,7 +88,7 @@ end $$;
 create or replace function afterturn.append_erase_log(
     path text, generation bigint, job_id bigint, requested_by text, reason text,
     requested_at timestamptz, completed_at timestamptz, counts jsonb) returns bytea
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     root bytea := afterturn.scope_key((afterturn.covering(path))[1]);
     own bytea := afterturn.scope_key(path);

@@ -5,34 +5,34 @@
 -- 6. published rows; 7. the erase log's head; 8. lane locks of at most one enqueue, last.
 
 -- One round trip: looks, locks, judges, inserts; each a statement with a snapshot of its own.
--- `verdict` is staged, known, erasing or stale.
+-- `verdict` is staged, known, erasing or stale. Extraction is enqueued by the recording.
 create or replace function afterturn.stage_turn(
     p_path text, p_turn_id text, p_token bigint[], p_session text, p_query text, p_answer text,
     p_names text[], p_metadata jsonb, p_occurred_at timestamptz, p_ring_after interval,
-    out verdict text, out record_job bigint, out extract_job bigint)
-language plpgsql as $$
+    out verdict text, out record_job bigint)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     covers text[] := afterturn.covering(p_path);
     at timestamptz := afterturn.clock();
 begin
     perform afterturn.require_read_committed();
     perform afterturn.require_durable_commit();
-    if afterturn.erasing(covers) then
+    if exists (select from afterturn.erase_intents i where i.path = any(covers)) then
         verdict := 'erasing';
         return;
     end if;
-    perform afterturn.lock_shared(array[p_path]);
+    perform pg_advisory_xact_lock_shared(k.key)
+    from (select afterturn.lock_key(0, c.path) as key from unnest(covers) c(path) order by 1) k;
     -- Known before judged: an acknowledged turn that is staged again is not answered "stale".
-    if exists (select from afterturn.turns t where t.path = p_path and t.turn_id = p_turn_id) then
-        verdict := 'known';
-        return;
-    end if;
-    if afterturn.erasing(covers) then
-        verdict := 'erasing';
-        return;
-    end if;
-    if afterturn.token_of(covers) is distinct from p_token then
-        verdict := 'stale';
+    select case
+        when exists (select from afterturn.turns t
+            where t.path = p_path and t.turn_id = p_turn_id) then 'known'
+        when exists (select from afterturn.erase_intents i
+            where i.path = any(covers)) then 'erasing'
+        when afterturn.token_of(covers) is distinct from p_token then 'stale'
+        else 'staged' end
+    into verdict;
+    if verdict <> 'staged' then
         return;
     end if;
     insert into afterturn.turns (path, turn_id, session, query, answer, names, metadata,
@@ -46,9 +46,6 @@ begin
     end if;
     insert into afterturn.jobs (kind, path, turn_id, ready_at, ring_at, created_at)
     values ('record', p_path, p_turn_id, at, at + p_ring_after, at) returning id into record_job;
-    insert into afterturn.jobs (kind, path, turn_id, ready_at, ring_at, created_at)
-    values ('extract', p_path, p_turn_id, at, at + p_ring_after, at) returning id into extract_job;
-    verdict := 'staged';
 end $$;
 
 -- Leases turn jobs: those named first, then any that wait. `fresh` takes first attempts only, a
@@ -61,7 +58,7 @@ returns table (
     job_id bigint, lease uuid, attempts integer, path text, turn_id text, session text,
     query text, answer text, names text[], metadata jsonb, occurred_at timestamptz,
     staged_at timestamptz)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     at timestamptz := afterturn.clock();
@@ -78,7 +75,7 @@ begin
             select j.id from afterturn.jobs j
             where j.kind = p_kind and j.finished_at is null and j.blocked_by is null
                 and j.ready_at <= at and j.attempts = 0 and not j.id = any(taken)
-            order by j.ready_at limit p_limit - cardinality(taken) for update skip locked);
+            order by j.ring_at limit p_limit - cardinality(taken) for update skip locked);
     end if;
     return query
     with leased as (
@@ -96,7 +93,7 @@ end $$;
 -- Gives up on named turn jobs whose attempts are used up (their last lease ran out).
 create or replace function afterturn.bury(p_kind text, p_ids bigint[], p_max_attempts integer)
 returns void
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     spent afterturn.jobs;
 begin
@@ -114,7 +111,7 @@ end $$;
 -- stays visible by its id.
 create or replace function afterturn.end_turn_job(p_id bigint, p_outcome text, p_reason text)
 returns void
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     ended afterturn.jobs;
 begin
@@ -144,8 +141,8 @@ end $$;
 --   erasing    an erase stands: the job waits and is tried again, its attempt not counted;
 --   misplaced  a record outside the turn's scope and its ancestors: refused, nothing written.
 create or replace function afterturn.apply_turns(p_kind text, p_work jsonb, p_embed boolean)
-returns table (job_id bigint, verdict text, embed_job bigint)
-language plpgsql as $$
+returns table (job_id bigint, verdict text, next_kind text, next_job bigint)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     at timestamptz := afterturn.clock();
@@ -248,6 +245,11 @@ begin
           from jsonb_array_elements(work) w where (w ->> 'job')::bigint = any(done)) w
     where t.path = w.path and t.turn_id = w.turn_id;
 
+    update afterturn.turns t
+    set outcome = 'degraded', reason = 'record outside the scope', extracted = 0, extracted_at = at
+    from jsonb_array_elements(work) w
+    where verdicts ->> (w ->> 'job') = 'misplaced' and p_kind = 'extract'
+        and t.path = w ->> 'path' and t.turn_id = w ->> 'turn_id';
     -- What a stale turn left behind goes too; its other jobs find it gone.
     delete from afterturn.turns t using jsonb_array_elements(work) w
     where verdicts ->> (w ->> 'job') = 'stale' and t.path = w ->> 'path'
@@ -256,33 +258,36 @@ begin
             and j.finished_at is null and j.lease_token = (w ->> 'lease')::uuid);
 
     update afterturn.jobs j
-    set finished_at = case when v.value = 'erasing' then null else at end,
-        outcome = case v.value when 'done' then 'done' when 'erasing' then null
-            else 'refused' end,
-        reason = case v.value when 'done' then coalesce(w ->> 'reason', '')
-            when 'stale' then 'stale turn' when 'misplaced' then 'record outside the scope'
-            else '' end,
-        attempts = case when v.value = 'erasing' then greatest(j.attempts - 1, 0)
-            else j.attempts end,
-        ready_at = case when v.value = 'erasing' then at + interval '1 second' else j.ready_at end,
-        ring_at = case when v.value = 'erasing' then at + interval '1 second' else j.ring_at end,
-        lease_token = null
-    from jsonb_each_text(verdicts) v, jsonb_array_elements(p_work) w
-    where v.value <> 'lost' and j.id = v.key::bigint and (w ->> 'job')::bigint = j.id
-        and j.finished_at is null and j.lease_token = (w ->> 'lease')::uuid;
+    set lease_token = null, attempts = greatest(j.attempts - 1, 0),
+        ready_at = at + interval '1 second', ring_at = at + interval '1 second'
+    from jsonb_array_elements(p_work) w
+    where verdicts ->> (w ->> 'job') = 'erasing' and j.id = (w ->> 'job')::bigint
+        and j.lease_token = (w ->> 'lease')::uuid and j.finished_at is null;
+    delete from afterturn.jobs j using jsonb_array_elements(p_work) w
+    where verdicts ->> (w ->> 'job') in ('done', 'stale', 'misplaced')
+        and j.id = (w ->> 'job')::bigint and j.lease_token = (w ->> 'lease')::uuid
+        and j.finished_at is null;
 
     return query
-    select v.key::bigint, v.value, null::bigint from jsonb_each_text(verdicts) v;
+    select v.key::bigint, v.value, null, null::bigint from jsonb_each_text(verdicts) v;
+    if p_kind = 'record' then
+        return query
+        insert into afterturn.jobs as j (kind, path, turn_id, ready_at, ring_at, created_at)
+        select 'extract', w ->> 'path', w ->> 'turn_id', at, at + interval '10 seconds', at
+        from jsonb_array_elements(work) w where (w ->> 'job')::bigint = any(done)
+        order by w ->> 'path', w ->> 'turn_id'
+        returning null::bigint, null, j.kind, j.id;
+    end if;
     if p_embed then
         return query
-        select null::bigint, 'embed', e.id from afterturn.enqueue_embed(touched) e(id);
+        select null::bigint, null, 'embed', e.id from afterturn.enqueue_embed(touched) e(id);
     end if;
 end $$;
 
 -- One waiting embed job a path; an unclaimed one is reused, its row locked until we commit, so
 -- that whoever claims it sees our rows.
 create or replace function afterturn.enqueue_embed(paths text[]) returns setof bigint
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     at timestamptz := afterturn.clock();
 begin
@@ -300,7 +305,7 @@ end $$;
 create or replace function afterturn.fail_turn_job(
     p_id bigint, p_lease uuid, p_reason text, p_max_attempts integer, p_backoff interval)
 returns text
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     held afterturn.jobs;
 begin
@@ -318,15 +323,14 @@ begin
 end $$;
 
 -- Puts a leased job, whose row the caller has locked, back among the waiting ones. An embed job
--- whose path has another one waiting is that one's from now on.
+-- whose path has another one waiting is left to that one.
 create or replace function afterturn.put_back(
     p_id bigint, p_attempts integer, p_reason text, p_wait interval) returns void
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     at timestamptz := afterturn.clock();
 begin
-    update afterturn.jobs j
-    set lease_token = null, finished_at = at, outcome = 'superseded', reason = p_reason
+    delete from afterturn.jobs j
     where j.id = p_id and j.kind = 'embed' and exists (
         select from afterturn.jobs o where o.path = j.path and o.kind = 'embed'
             and o.finished_at is null and o.lease_token is null);
@@ -351,7 +355,7 @@ $$;
 
 -- Gives jobs back unfinished, their attempt not counted (a worker that stops).
 create or replace function afterturn.release(p_ids bigint[], p_leases uuid[]) returns integer
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     held afterturn.jobs;
     released integer := 0;
@@ -386,10 +390,9 @@ $$;
 create or replace function afterturn.apply_embed(
     p_job bigint, p_lease_token uuid, p_path text, p_record_ids text[], p_revisions bigint[],
     p_vectors bytea[], p_last boolean, p_lease interval) returns text
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     number bigint;
-    moved integer;
 begin
     perform afterturn.require_read_committed();
     if afterturn.erasing(afterturn.covering(p_path)) then
@@ -411,15 +414,13 @@ begin
         from unnest(p_record_ids, p_revisions, p_vectors) v(record_id, revision, vector)
         where m.path = p_path and m.record_id = v.record_id and not m.pending
             and m.revision = v.revision;
-        get diagnostics moved = row_count;
     end if;
-    update afterturn.jobs j
-    set counts = jsonb_build_object(
-            'embedded', coalesce((j.counts ->> 'embedded')::integer, 0) + coalesce(moved, 0)),
-        ready_at = afterturn.clock() + p_lease, ring_at = afterturn.clock() + p_lease,
-        finished_at = case when p_last then afterturn.clock() end,
-        outcome = case when p_last then 'done' end,
-        lease_token = case when p_last then null else j.lease_token end
-    where j.id = p_job;
+    if p_last then
+        delete from afterturn.jobs j where j.id = p_job;
+    else
+        update afterturn.jobs j
+        set ready_at = afterturn.clock() + p_lease, ring_at = afterturn.clock() + p_lease
+        where j.id = p_job;
+    end if;
     return 'done';
 end $$;

@@ -22,7 +22,7 @@ $$;
 -- Points a job at its blocker. The share lock on the blocker's row makes its end wait for us or
 -- us for its end: without it the wake-up could be lost. Returns the blocker, if any.
 create or replace function afterturn.block(p_id bigint) returns bigint
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     waiting afterturn.jobs;
     found_blocker bigint;
@@ -47,7 +47,7 @@ end $$;
 create or replace function afterturn.enqueue_lifecycle(
     p_kind text, p_path text, p_request jsonb, p_ring_after interval,
     out job_id bigint, out blocked boolean, out reused boolean)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     at timestamptz := afterturn.clock();
     last_job bigint;
@@ -83,7 +83,7 @@ create or replace function afterturn.claim_lifecycle(
     p_id bigint, p_lease interval, out verdict text, out kind text, out path text,
     out lease uuid, out attempts integer, out request jsonb, out counts jsonb,
     out created_at timestamptz, out successor bigint)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     job afterturn.jobs;
@@ -133,7 +133,7 @@ $$;
 
 -- Ends a failing flush and enqueues its successor at the tail, in one transaction.
 create or replace function afterturn.requeue(p_id bigint) returns bigint
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     job afterturn.jobs;
     successor bigint;
@@ -151,7 +151,7 @@ end $$;
 create or replace function afterturn.fail_lifecycle(
     p_id bigint, p_lease_token uuid, p_reason text, p_backoff interval,
     out verdict text, out successor bigint)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     job afterturn.jobs;
 begin
@@ -173,7 +173,7 @@ end $$;
 -- repeat, by anybody.
 create or replace function afterturn.unblock(
     p_id bigint, p_limit integer, out free bigint[], out seen integer)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     waiting bigint;
 begin
@@ -204,7 +204,7 @@ end $$;
 create or replace function afterturn.hold(
     p_id bigint, p_kind text, p_path text, p_lease_token uuid, p_lease interval)
 returns boolean
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
     update afterturn.jobs j
     set ready_at = afterturn.clock() + p_lease, ring_at = afterturn.clock() + p_lease
@@ -232,7 +232,7 @@ returns table (
     job_id bigint, lease uuid, attempts integer, path text, turn_id text, session text,
     query text, answer text, names text[], metadata jsonb, occurred_at timestamptz,
     staged_at timestamptz)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     at timestamptz := afterturn.clock();
@@ -261,7 +261,7 @@ end $$;
 create or replace function afterturn.flush_chunk(
     p_id bigint, p_lease_token uuid, p_path text, p_limit integer, p_embed boolean,
     p_lease interval, out verdict text, out embed_jobs bigint[])
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     paths text[];
     records text[];

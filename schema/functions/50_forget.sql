@@ -6,7 +6,7 @@
 -- begun, staged or written.
 create or replace function afterturn.request_forget(
     p_path text, p_request jsonb, p_ring_after interval, out job_id bigint, out blocked boolean)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
     select e.job_id, e.blocked into job_id, blocked
     from afterturn.enqueue_lifecycle('forget', p_path, p_request, p_ring_after) e;
@@ -17,7 +17,7 @@ end $$;
 create or replace function afterturn.forget_flushes(
     p_id bigint, p_lease_token uuid, p_path text, p_limit integer, p_lease interval)
 returns integer
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     covered bigint;
     ended integer := 0;
@@ -43,7 +43,7 @@ end $$;
 create or replace function afterturn.forget_turns(
     p_id bigint, p_lease_token uuid, p_path text, p_limit integer, p_lease interval,
     p_after_path text, p_after_id text, out rows integer, out last_path text, out last_id text)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
     if not afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease) then
         return;
@@ -64,7 +64,7 @@ end $$;
 create or replace function afterturn.forget_memories(
     p_id bigint, p_lease_token uuid, p_path text, p_limit integer, p_lease interval,
     p_after_path text, p_after_id text, out rows integer, out last_path text, out last_id text)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
     if not afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease) then
         return;
@@ -86,7 +86,7 @@ end $$;
 create or replace function afterturn.forget_turn_jobs(
     p_id bigint, p_lease_token uuid, p_path text, p_limit integer, p_lease interval)
 returns integer
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     gone integer;
 begin
@@ -130,7 +130,7 @@ $$;
 -- sources they keep. Returns how many records were erased.
 create or replace function afterturn.forget_derived(
     p_id bigint, p_path text, p_turn_ids text[], p_paths text[]) returns integer
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     erased integer;
 begin
@@ -172,7 +172,7 @@ end $$;
 -- Turns acknowledged before, under an advanced scope and not themselves erased, get the numbers
 -- that hold now; work under way on them loses its lease, is refused, and is done again.
 create or replace function afterturn.refresh_tokens(p_path text) returns void
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
     update afterturn.jobs j
     set lease_token = null, attempts = greatest(j.attempts - 1, 0),
@@ -204,7 +204,7 @@ $$;
 -- layer and that side of the transcript go with it.
 create or replace function afterturn.forget_named(
     p_id bigint, p_path text, p_request jsonb, p_turn_ids text[]) returns void
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     record_ids text[] := array(
         select jsonb_array_elements_text(p_request -> 'named' -> 'record_ids'));
@@ -251,7 +251,7 @@ end $$;
 -- Everything under the scope that the chunks left, each table a statement of its own, and the
 -- readable path of the lifecycle jobs that ended there.
 create or replace function afterturn.forget_rest(p_id bigint, p_path text) returns void
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     gone integer;
 begin
@@ -285,7 +285,7 @@ end $$;
 create or replace function afterturn.forget_final(
     p_id bigint, p_lease_token uuid, p_path text, p_lease interval,
     out verdict text, out receipt jsonb)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     job afterturn.jobs;
     named boolean;
@@ -394,7 +394,7 @@ end $$;
 -- away until the final transaction has had its turn. The marks go with the job's intent.
 create or replace function afterturn.forget_insist(
     p_id bigint, p_lease_token uuid, p_path text, p_lease interval) returns boolean
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     job afterturn.jobs;
 begin

@@ -4,7 +4,7 @@
 -- of erase numbers the writer vouches for (null: none). Raises; returns when the write may go on.
 create or replace function afterturn.require_accounted(
     p_path text, p_accounted bigint[], p_admitted boolean) returns void
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     covers text[] := afterturn.covering(p_path);
     standing bigint[];
@@ -30,7 +30,7 @@ end $$;
 
 -- The token is still exact, no number more and none less.
 create or replace function afterturn.require_exact(p_path text, p_token bigint[]) returns void
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     covers text[] := afterturn.covering(p_path);
 begin
@@ -49,7 +49,7 @@ end $$;
 create or replace function afterturn.write_records(
     p_path text, p_token bigint[], p_records jsonb)
 returns table (record_id text, status text)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     at timestamptz := afterturn.clock();

@@ -7,28 +7,29 @@ language sql as $$
     update afterturn.jobs j set ring_at = afterturn.clock() + p_again
     where j.id = any(array(
         select q.id from afterturn.jobs q
-        where q.finished_at is null and q.blocked_by is null and q.ring_at <= afterturn.clock()
+        where q.kind in ('record', 'extract', 'embed', 'flush', 'forget', 'expire')
+            and q.finished_at is null and q.blocked_by is null and q.ring_at <= afterturn.clock()
         order by q.ring_at limit p_limit for update skip locked))
     returning j.kind, j.id
 $$;
 
 create or replace function afterturn.sweep_releasing(p_limit integer) returns setof bigint
 language sql stable as $$
-    select j.id from afterturn.jobs j where j.releasing order by j.id limit p_limit
+    select j.id from afterturn.jobs j where j.releasing and j.finished_at is not null limit p_limit
 $$;
 
 -- Rows of jobs that ended long ago. Dead ones stay until somebody looks.
 create or replace function afterturn.prune_jobs(p_older interval, p_limit integer)
 returns integer
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     gone integer;
 begin
     delete from afterturn.jobs j where j.id = any(array(
         select q.id from afterturn.jobs q
         where q.finished_at < afterturn.clock() - p_older and not q.releasing
-            and q.outcome <> 'dead'
-        order by q.finished_at limit p_limit for update skip locked));
+            and q.outcome in ('done', 'superseded', 'requeued')
+        limit p_limit for update skip locked));
     get diagnostics gone = row_count;
     return gone;
 end $$;
@@ -36,7 +37,7 @@ end $$;
 -- The model whose vectors this database holds; the first one to ask is it.
 create or replace function afterturn.claim_embedder(
     p_model text, p_dim integer, out model text, out dim integer)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
     update afterturn.installation i set embedder_model = p_model, embedder_dim = p_dim
     where i.embedder_model is null;

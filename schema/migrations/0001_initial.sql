@@ -63,9 +63,6 @@ create table afterturn.turns (
     check ((extracted is null) = (extracted_at is null))
 );
 create index turns_in_order on afterturn.turns (path, happened_at, turn_id);
-create index turns_by_session on afterturn.turns (path, session, happened_at)
-    where session is not null;
-create index turns_waiting on afterturn.turns (path) where outcome = 'waiting';
 
 -- `pending` rows wait for a flush; readers see the others. The row that a flush replaces stands
 -- beside its successor until then.
@@ -109,6 +106,7 @@ create index memory_sources_of_turn on afterturn.memory_sources (turn_path, turn
 
 -- The ledger. `ready_at` is when a job may be claimed: while a lease is held, when it expires.
 -- `ring_at` is when the sweep looks at it next. A blocked job waits for `blocked_by` to end.
+-- What became of a turn stands on the turn: its jobs' rows go when they are done, dead ones stay.
 create table afterturn.jobs (
     id bigint generated always as identity primary key,
     kind text not null check (kind in ('record', 'extract', 'embed', 'flush', 'forget', 'expire')),
@@ -126,7 +124,7 @@ create table afterturn.jobs (
     receipt jsonb not null default '{}' check (jsonb_typeof(receipt) = 'object'),
     created_at timestamptz not null,
     finished_at timestamptz,
-    outcome text check (outcome in ('done', 'refused', 'dead', 'superseded', 'requeued')),
+    outcome text check (outcome in ('done', 'dead', 'superseded', 'requeued')),
     reason text not null default '',
     check ((finished_at is null) = (outcome is null)),
     check (finished_at is null or lease_token is null),
@@ -135,22 +133,17 @@ create table afterturn.jobs (
     check (blocked_by is null or kind in ('flush', 'forget', 'expire')),
     check (not releasing or finished_at is not null)
 );
-create unique index jobs_of_turn on afterturn.jobs (path, turn_id, kind)
-    where turn_id is not null and outcome is distinct from 'dead';
+create index jobs_of_turns on afterturn.jobs (path, id)
+    where kind in ('record', 'extract', 'embed');
 create unique index jobs_waiting_embed on afterturn.jobs (path)
     where kind = 'embed' and finished_at is null and lease_token is null;
-create index jobs_ready on afterturn.jobs (kind, ready_at)
+create index jobs_waiting on afterturn.jobs (kind, ring_at)
     where finished_at is null and blocked_by is null;
-create index jobs_to_ring on afterturn.jobs (ring_at)
-    where finished_at is null and blocked_by is null;
-create index jobs_open_turns on afterturn.jobs (path, id)
-    where finished_at is null and kind in ('record', 'extract', 'embed');
 create index jobs_open_lifecycle on afterturn.jobs (path, id)
     where finished_at is null and kind in ('flush', 'forget', 'expire');
 create index jobs_blocked on afterturn.jobs (blocked_by) where blocked_by is not null;
-create index jobs_releasing on afterturn.jobs (id) where releasing;
-create index jobs_finished on afterturn.jobs (finished_at) where finished_at is not null;
-create index jobs_dead on afterturn.jobs (id) where outcome = 'dead';
+create index jobs_ended on afterturn.jobs (releasing, outcome, finished_at)
+    where finished_at is not null;
 
 -- Append-only, chained per root segment.
 create table afterturn.erase_log (

@@ -21,7 +21,8 @@ from afterturn.jobs where finished_at is null group by kind
 """
 _TOTALS = """
 select
-    (select count(*) from afterturn.jobs where outcome = 'dead') as dead,
+    (select count(*) from afterturn.jobs
+        where finished_at is not null and not releasing and outcome = 'dead') as dead,
     (select count(*) from afterturn.erase_intents) as intents,
     (select count(*) from afterturn.memories where pending) as pending,
     (select max(version) from afterturn.migrations) as migration,

@@ -171,8 +171,6 @@ class Turn:
             )
         if result.record_job is not None:
             self._rings.ring("record", [result.record_job])
-        if result.extract_job is not None:
-            self._rings.ring("extract", [result.extract_job])
         return self._ticket("staged", "")
 
     def _ticket(

@@ -12,10 +12,12 @@ from afterturn.database import Database
 from afterturn.generations import Token, capture, vector_of
 from afterturn.jobs.ledger import ClaimedJob, ClaimedTurn, Ledger
 from afterturn.jobs.names import Kind
+from afterturn.jobs.rings import RingPublisher
 from afterturn.jobs.tally import Tally
 from afterturn.lifecycle import Derived, forget_request
 from afterturn.pipeline.lifecycle import LifecycleStep
-from afterturn.pipeline.recording import Recorder, apply_apart, turn_work
+from afterturn.pipeline.applying import TurnApplier, turn_work
+from afterturn.pipeline.recording import Recorder
 from afterturn.pipeline.staging import Staged, StagedTurn, stage
 from afterturn.records import MemoryLayer, MemoryRecord, Source
 from afterturn.scope import MemoryScope
@@ -31,9 +33,13 @@ class Desk:
         self.database = database
         self.settings = settings
         self.ledger = Ledger(database, settings)
-        self.recorder = Recorder(self.ledger, embed=True)
+        # Nobody rings here: every job is claimed by its id.
+        rings = RingPublisher("redis://127.0.0.1:1/0", settings)
+        rings.close(0)
+        self.applier = TurnApplier(self.ledger, rings, embed=True)
+        self.recorder = Recorder(self.applier)
         self.lifecycle = LifecycleStep(
-            database, self.ledger, settings, self.recorder, embed=True
+            database, self.ledger, settings, rings, self.recorder, embed=True
         )
 
     async def token(self, scope: MemoryScope) -> Token:
@@ -74,11 +80,23 @@ class Desk:
         await self.recorder.record([await self.claim("record", staged.record_job)], tally)
         return str(tally)
 
+    async def extract_job(self, scope: MemoryScope, turn_id: str) -> ClaimedTurn:
+        """Record a new turn and claim its extraction."""
+        assert await self.record(await self.stage(scope, turn_id)) == "recorded 1"
+        return await self.claim_extract(scope, turn_id)
+
+    async def claim_extract(self, scope: MemoryScope, turn_id: str) -> ClaimedTurn:
+        job_id = await self.value(
+            "select id from afterturn.jobs where path=$1 and turn_id=$2 and kind='extract'",
+            scope.stored_path,
+            turn_id,
+        )
+        return await self.claim("extract", job_id)
+
     async def extract(self, turn: ClaimedTurn, *facts: MemoryRecord) -> str:
         """Apply facts as the extraction of a claimed extract job."""
         tally = Tally()
-        work = [turn_work(turn, facts)]
-        await apply_apart(self.ledger, "extract", [turn], work, tally, embed=True)
+        await self.applier.apply("extract", [turn], [turn_work(turn, facts)], tally)
         return str(tally)
 
     async def enqueue(

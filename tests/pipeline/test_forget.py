@@ -27,7 +27,7 @@ async def learn(desk: Desk, scope: MemoryScope, turn_id: str, *facts: MemoryReco
     """Stage and record a turn, and apply these facts as its extraction."""
     staged = await desk.stage(scope, turn_id)
     await desk.record(staged)
-    return await desk.extract(await desk.claim("extract", staged.extract_job), *facts)
+    return await desk.extract(await desk.claim_extract(scope, turn_id), *facts)
 
 
 def source(scope: MemoryScope, turn_id: str) -> Source:
@@ -77,8 +77,7 @@ async def test_a_forget_of_nothing_leaves_others_as_they_were(desk: Desk) -> Non
 
 async def test_an_extraction_in_flight_writes_nothing_and_is_not_tried_again(desk: Desk) -> None:
     """The model answers after the erase: its job is gone, the answer is refused."""
-    staged = await desk.stage(CHAT_1, "t1")
-    turn = await desk.claim("extract", staged.extract_job)
+    turn = await desk.extract_job(CHAT_1, "t1")
     await desk.forget(CHAT_1)
     told = await desk.extract(turn, fact(CHAT_1, "f", "back"), fact(ALICE, "g", "promoted"))
     assert told == "refused: stale turn"
@@ -87,12 +86,13 @@ async def test_an_extraction_in_flight_writes_nothing_and_is_not_tried_again(des
 
 async def test_the_scope_is_usable_at_once_and_only_the_new_turn_is_there(desk: Desk) -> None:
     """Even with the same turn id, while the old model call still runs."""
-    old = await desk.claim("extract", (await desk.stage(CHAT_1, "t1")).extract_job)
+    old = await desk.extract_job(CHAT_1, "t1")
     await desk.forget(ALICE)
-    new = await desk.claim("extract", (await desk.stage(CHAT_1, "t1")).extract_job)
+    new = await desk.extract_job(CHAT_1, "t1")
     assert await desk.extract(old, fact(ALICE, "f", "old")) == "refused: stale turn"
     assert await desk.extract(new, fact(ALICE, "f", "new")) == "extracted 1"
-    assert await desk.texts() == [(ALICE.stored_path, "new")]
+    facts = [text for path, text in await desk.texts() if path == ALICE.stored_path]
+    assert facts == ["new"]
 
 
 async def test_while_an_erase_stands_work_waits_and_costs_no_attempt(desk: Desk) -> None:
@@ -159,13 +159,13 @@ async def test_turns_of_another_conversation_are_kept_when_the_user_scope_is_adv
     """Acknowledged before: recorded and extracted all the same. Only begun: stale."""
     await learn(desk, CHAT_1, "t1", fact(ALICE, "f", "of chat 1", [source(CHAT_1, "t1")]))
     begun = await desk.token(CHAT_2)
-    staged = await desk.stage(CHAT_2, "t2")
-    working = await desk.claim("extract", staged.extract_job)
+    working = await desk.extract_job(CHAT_2, "t2")
+    staged = await desk.stage(CHAT_2, "t2b")
     await desk.forget(CHAT_1)
     assert (await desk.stage(CHAT_2, "t3", token=begun)).verdict == "stale"
     # What was under way is refused once and done again.
     assert await desk.extract(working, fact(ALICE, "g", "of chat 2")) == "refused: lease lost"
-    again = await desk.claim("extract", staged.extract_job)
+    again = await desk.claim_extract(CHAT_2, "t2")
     sources = [source(CHAT_2, "t2")]
     assert await desk.extract(again, fact(ALICE, "g", "of chat 2", sources)) == "extracted 1"
     assert await desk.record(staged) == "recorded 1"

@@ -10,15 +10,16 @@ from afterturn.errors import MemoryContractError
 from tests.pipeline.conftest import ALICE, CHAT_1, CHAT_2, Desk
 
 
-async def test_a_turn_is_staged_with_its_two_jobs(desk: Desk) -> None:
-    """Staging keeps the text and enqueues record and extract."""
+async def test_a_turn_is_staged_with_its_job_and_extracted_after_it_is_recorded(
+    desk: Desk,
+) -> None:
+    """Staging enqueues the recording, recording enqueues the extraction."""
+    kinds = "select kind, turn_id from afterturn.jobs where kind <> 'embed'"
     staged = await desk.stage(CHAT_1, "t1")
     assert staged.verdict == "staged"
-    rows = await desk.rows("select id, kind, turn_id from afterturn.jobs order by id")
-    assert [(row["id"], row["kind"]) for row in rows] == [
-        (staged.record_job, "record"),
-        (staged.extract_job, "extract"),
-    ]
+    assert await desk.rows(kinds) == [{"kind": "record", "turn_id": "t1"}]
+    await desk.record(staged)
+    assert await desk.rows(kinds) == [{"kind": "extract", "turn_id": "t1"}]
 
 
 async def test_a_repeated_stage_is_the_same_turn_even_after_it_was_processed(desk: Desk) -> None:
@@ -26,7 +27,7 @@ async def test_a_repeated_stage_is_the_same_turn_even_after_it_was_processed(des
     staged = await desk.stage(CHAT_1, "t1")
     assert (await desk.stage(CHAT_1, "t1", query="another")).verdict == "known"
     await desk.record(staged)
-    await desk.extract(await desk.claim("extract", staged.extract_job))
+    await desk.extract(await desk.claim_extract(CHAT_1, "t1"))
     assert (await desk.stage(CHAT_1, "t1")).verdict == "known"
     assert await desk.value("select count(*) from afterturn.turns") == 1
     assert await desk.value("select count(*) from afterturn.memories") == 4
@@ -37,7 +38,7 @@ async def test_the_same_id_staged_at_once_is_one_turn(desk: Desk) -> None:
     results = await asyncio.gather(*(desk.stage(CHAT_1, "t1") for _ in range(8)))
     verdicts = sorted(result.verdict for result in results)
     assert verdicts == ["known"] * 7 + ["staged"]
-    assert await desk.value("select count(*) from afterturn.jobs") == 2
+    assert await desk.value("select count(*) from afterturn.jobs") == 1
 
 
 async def test_the_same_id_elsewhere_is_another_turn(desk: Desk) -> None:

@@ -94,10 +94,10 @@ class ClaimedJob:
 
 @dataclass(frozen=True)
 class Applied:
-    """The verdict of each job of a batch, and the embed jobs it made."""
+    """The verdict of each job of a batch, and the jobs to ring that it made."""
 
     verdicts: Mapping[int, str]
-    embed_jobs: tuple[int, ...]
+    next_jobs: Mapping[Kind, Sequence[int]]
 
 
 class Ledger:
@@ -150,9 +150,13 @@ class Ledger:
         """Write a batch's records and end its jobs in one transaction."""
         async with self._database.connection() as conn:
             rows = await conn.fetch(_APPLY_TURNS, kind, list(work), embed)
-        verdicts = {row["job_id"]: row["verdict"] for row in rows if row["embed_job"] is None}
-        embed_jobs = tuple(row["embed_job"] for row in rows if row["embed_job"] is not None)
-        return Applied(verdicts, embed_jobs)
+        next_jobs: dict[Kind, list[int]] = {}
+        for row in rows:
+            if row["next_job"] is not None:
+                next_jobs.setdefault(row["next_kind"], []).append(row["next_job"])
+        return Applied(
+            {row["job_id"]: row["verdict"] for row in rows if row["job_id"] is not None}, next_jobs
+        )
 
     async def fail_turn(self, lease: Lease, reason: str) -> str:
         """Put a turn or embed job back with a later time, or give it up; `retry`, `dead`, `lost`.

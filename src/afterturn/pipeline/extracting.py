@@ -12,7 +12,7 @@ from afterturn.errors import MemoryContractError
 from afterturn.extraction.run import Extracted, run_extraction
 from afterturn.jobs.ledger import ClaimedTurn, Ledger
 from afterturn.jobs.tally import Tally
-from afterturn.pipeline.recording import apply_apart, turn_work
+from afterturn.pipeline.applying import TurnApplier, turn_work
 from afterturn.ports import MemoryExtractorPort
 from afterturn.scope import scope_from_stored_path
 from afterturn.settings import Settings
@@ -26,18 +26,16 @@ class ExtractionStep:
         self,
         ledger: Ledger,
         settings: Settings,
+        applier: TurnApplier,
         extractor: MemoryExtractorPort | None,
-        *,
-        embed: bool,
     ) -> None:
         self._ledger = ledger
         self._settings = settings
+        self._applier = applier
         self._extractor = extractor
-        self._embed = embed
 
-    async def extract(self, turns: Sequence[ClaimedTurn], tally: Tally) -> tuple[int, ...]:
-        """Extract from each turn; returns the embed jobs to ring."""
-        embed_jobs: list[int] = []
+    async def extract(self, turns: Sequence[ClaimedTurn], tally: Tally) -> None:
+        """Extract from each turn of the batch."""
         calls = {asyncio.create_task(self._learn(turn)): turn for turn in turns}
         try:
             waiting = set(calls)
@@ -45,13 +43,10 @@ class ExtractionStep:
                 ready, waiting = await asyncio.wait(
                     waiting, return_when=asyncio.FIRST_COMPLETED
                 )
-                embed_jobs += await self._apply(
-                    [(calls[call], call.result()) for call in ready], tally
-                )
+                await self._apply([(calls[call], call.result()) for call in ready], tally)
         finally:
             for call in calls:
                 call.cancel()
-        return tuple(embed_jobs)
 
     async def _learn(self, turn: ClaimedTurn) -> Extracted | str:
         """What was learned, or why never to try again."""
@@ -69,7 +64,7 @@ class ExtractionStep:
 
     async def _apply(
         self, results: Sequence[tuple[ClaimedTurn, Extracted | str]], tally: Tally
-    ) -> tuple[int, ...]:
+    ) -> None:
         good: list[tuple[ClaimedTurn, Extracted]] = []
         for turn, result in results:
             if isinstance(result, str):
@@ -80,13 +75,9 @@ class ExtractionStep:
                 tally.failed(verdict, "degraded")
             else:
                 good.append((turn, result))
-        if not good:
-            return ()
-        work = [turn_work(turn, each.records, reason=each.reason) for turn, each in good]
-        turns = [turn for turn, _ in good]
-        return await apply_apart(
-            self._ledger, "extract", turns, work, tally, embed=self._embed
-        )
+        if good:
+            work = [turn_work(turn, each.records, reason=each.reason) for turn, each in good]
+            await self._applier.apply("extract", [turn for turn, _ in good], work, tally)
 
 
 def finished_turn(turn: ClaimedTurn) -> FinishedTurn:

@@ -9,6 +9,7 @@ from typing import Final, assert_never
 from afterturn.database import Database, error_code
 from afterturn.errors import AfterturnError
 from afterturn.jobs.ledger import ClaimedJob, Ledger
+from afterturn.jobs.rings import RingPublisher
 from afterturn.jobs.tally import Tally
 from afterturn.pipeline.recording import Recorder
 from afterturn.settings import Settings
@@ -37,6 +38,7 @@ class LifecycleStep:
         database: Database,
         ledger: Ledger,
         settings: Settings,
+        rings: RingPublisher,
         recorder: Recorder,
         *,
         embed: bool,
@@ -44,18 +46,18 @@ class LifecycleStep:
         self._database = database
         self._ledger = ledger
         self._settings = settings
+        self._rings = rings
         self._recorder = recorder
         self._embed = embed
 
-    async def run(self, job: ClaimedJob, tally: Tally) -> tuple[int, ...]:
-        """Run one job; returns embed jobs to ring. A failure puts it back with a backoff."""
+    async def run(self, job: ClaimedJob, tally: Tally) -> None:
+        """Run one job to its end. A failure puts it back with a backoff."""
         try:
             match job.kind:
                 case "flush":
-                    return await self._flush(job, tally)
+                    await self._flush(job, tally)
                 case "forget":
                     await self._forget(job, tally)
-                    return ()
                 case "expire" | "record" | "extract" | "embed":
                     raise AfterturnError("Not a lifecycle job of this release", detail=job.kind)
                 case _:
@@ -63,10 +65,9 @@ class LifecycleStep:
         except AfterturnError as error:
             verdict, _ = await self._ledger.fail_lifecycle(job.lease, error_code(error))
             tally.failed(verdict, error_code(error))
-            return ()
 
-    async def _flush(self, job: ClaimedJob, tally: Tally) -> tuple[int, ...]:
-        embed_jobs = await self._record_first(job, tally)
+    async def _flush(self, job: ClaimedJob, tally: Tally) -> None:
+        await self._record_first(job, tally)
         while True:
             async with self._database.connection() as conn:
                 row = await conn.fetchrow(
@@ -78,16 +79,16 @@ class LifecycleStep:
                     self._embed,
                     self._ledger.lease_time,
                 )
-            embed_jobs += tuple(row["embed_jobs"])
+            if row["embed_jobs"]:
+                self._rings.ring("embed", row["embed_jobs"])
             if row["verdict"] != "more":
                 tally.add("flushed" if row["verdict"] == "done" else row["verdict"])
-                return embed_jobs
+                return
 
-    async def _record_first(self, job: ClaimedJob, tally: Tally) -> tuple[int, ...]:
+    async def _record_first(self, job: ClaimedJob, tally: Tally) -> None:
         """Record what was acknowledged before, so that finish, flush, retrieve sees the turn."""
         async with self._database.connection() as conn:
             until = int(await conn.fetchval(_HORIZON, job.stored_path))
-        embed_jobs: tuple[int, ...] = ()
         after = 0
         while after < until:
             turns = await self._ledger.claim_unrecorded(
@@ -96,9 +97,8 @@ class LifecycleStep:
             if not turns:
                 break
             after = turns[-1].lease.job_id
-            embed_jobs += await self._recorder.record(turns, tally)
+            await self._recorder.record(turns, tally)
             await self._ledger.renew([job.lease])
-        return embed_jobs
 
     async def _forget(self, job: ClaimedJob, tally: Tally) -> None:
         if "named" not in job.request:

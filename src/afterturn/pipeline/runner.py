@@ -13,6 +13,7 @@ from afterturn.jobs.ledger import ClaimedTurn, Ledger
 from afterturn.jobs.names import Kind
 from afterturn.jobs.rings import RingPublisher
 from afterturn.jobs.tally import Tally
+from afterturn.pipeline.applying import TurnApplier
 from afterturn.pipeline.embedding import EmbedStep
 from afterturn.pipeline.extracting import ExtractionStep
 from afterturn.pipeline.lifecycle import LifecycleStep
@@ -49,11 +50,13 @@ class Runner:
         self._ledger = Ledger(database, settings)
         self._embedder = CheckedEmbedder(embedder) if embedder else None
         embed = embedder is not None
-        recorder = Recorder(self._ledger, embed=embed)
-        self._recorder = recorder
-        self._extraction = ExtractionStep(self._ledger, settings, extractor, embed=embed)
+        applier = TurnApplier(self._ledger, rings, embed=embed)
+        self._recorder = Recorder(applier)
+        self._extraction = ExtractionStep(self._ledger, settings, applier, extractor)
         self._embedding = EmbedStep(database, self._ledger, self._embedder)
-        self._lifecycle = LifecycleStep(database, self._ledger, settings, recorder, embed=embed)
+        self._lifecycle = LifecycleStep(
+            database, self._ledger, settings, rings, self._recorder, embed=embed
+        )
         self._embedder_accepted = embedder is None
 
     async def run(self, kind: Kind, ids: Sequence[int]) -> str:
@@ -135,11 +138,9 @@ class Runner:
         heartbeat.hold(leases)
         try:
             step = self._recorder.record if kind == "record" else self._extraction.extract
-            embed_jobs = await step(turns, tally)
+            await step(turns, tally)
         finally:
             heartbeat.drop(leases)
-        if embed_jobs:
-            self._rings.ring("embed", embed_jobs)
 
     async def _run_embeds(self, ids: Sequence[int], tally: Tally) -> None:
         while (job := await self._ledger.claim_embed(ids)) is not None:
@@ -164,9 +165,7 @@ class Runner:
         heartbeat = Heartbeat(self._ledger)
         async with heartbeat.beating():
             heartbeat.hold([job.lease])
-            embed_jobs = await self._lifecycle.run(job, tally)
-        if embed_jobs:
-            self._rings.ring("embed", embed_jobs)
+            await self._lifecycle.run(job, tally)
         await self._wake_waiters(job_id)
 
     async def _wake_waiters(self, job_id: int) -> None:

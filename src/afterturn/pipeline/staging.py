@@ -32,17 +32,16 @@ class StagedTurn:
 
 @dataclass(frozen=True)
 class Staged:
-    """The verdict, and the jobs to ring when the turn was new."""
+    """The verdict, and the job to ring when the turn was new."""
 
     verdict: Verdict
     record_job: int | None
-    extract_job: int | None
 
 
 async def stage(database: Database, turn: StagedTurn, *, ring_after: timedelta) -> Staged:
     """Stage a turn in one round trip; it is on disk when this returns.
 
-    `ring_after` is when the sweep may ring the jobs should the caller's own ring be lost. Raises
+    `ring_after` is when the sweep may ring the job should the caller's own ring be lost. Raises
     `MemoryUnavailable` when the outcome is unknown: stage again with the same id.
     """
     async with database.connection() as conn:
@@ -59,4 +58,4 @@ async def stage(database: Database, turn: StagedTurn, *, ring_after: timedelta) 
             turn.occurred_at,
             ring_after,
         )
-    return Staged(row["verdict"], row["record_job"], row["extract_job"])
+    return Staged(row["verdict"], row["record_job"])

@@ -1,0 +1,67 @@
+"""Applying what was made of claimed turns, in batches that fail one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from afterturn.database import error_code
+from afterturn.errors import AfterturnError
+from afterturn.jobs.ledger import ClaimedTurn, Ledger
+from afterturn.jobs.names import Kind
+from afterturn.jobs.rings import RingPublisher
+from afterturn.jobs.tally import Tally
+from afterturn.pipeline.rows import record_row
+from afterturn.records import MemoryRecord
+
+# The server is gone, not one turn bad: trying each by itself would only wait as often.
+_OUTAGES: Final = frozenset({"ConnectionError", "ConnectionRefusedError", "TimeoutError"})
+
+
+class TurnApplier:
+    """Writes batches of turns and rings the jobs that follow from them."""
+
+    def __init__(self, ledger: Ledger, rings: RingPublisher, *, embed: bool) -> None:
+        self._ledger = ledger
+        self._rings = rings
+        self._embed = embed
+
+    async def apply(
+        self,
+        kind: Kind,
+        turns: Sequence[ClaimedTurn],
+        work: Sequence[Mapping[str, Any]],
+        tally: Tally,
+    ) -> None:
+        """Apply `work`, one element a turn. When the batch fails, each turn by itself: one parks
+        alone, the others are done."""
+        try:
+            applied = await self._ledger.apply_turns(kind, work, embed=self._embed)
+        except AfterturnError as error:
+            if error.detail in _OUTAGES:
+                raise
+            if len(turns) == 1:
+                code = error_code(error)
+                tally.failed(await self._ledger.fail_turn(turns[0].lease, code), code)
+                return
+            for turn, each in zip(turns, work, strict=True):
+                await self.apply(kind, [turn], [each], tally)
+            return
+        for verdict in applied.verdicts.values():
+            tally.applied(kind, verdict)
+        for next_kind, ids in applied.next_jobs.items():
+            self._rings.ring(next_kind, ids)
+
+
+def turn_work(
+    turn: ClaimedTurn, records: Sequence[MemoryRecord], *, reason: str = ""
+) -> dict[str, Any]:
+    """One element of `apply_turns`."""
+    return {
+        "job": turn.lease.job_id,
+        "lease": str(turn.lease.token),
+        "path": turn.stored_path,
+        "turn_id": turn.turn_id,
+        "reason": reason,
+        "records": [record_row(record, session=turn.session) for record in records],
+    }
