@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -17,6 +18,9 @@ RECORD_ID_CHARACTERS_MAX: Final = 200
 SESSION_CHARACTERS_MAX: Final = 200
 TEXT_BYTES_MAX: Final = 1 << 20
 METADATA_BYTES_MAX: Final = 64 << 10
+METADATA_ADDED_BYTES_MAX: Final = 8 << 10
+"""Room in a record beyond a caller's limit, for what afterturn adds: speaker, names, ids."""
+METADATA_DEPTH_MAX: Final = 64
 
 _ID: Final = re.compile(r"[A-Za-z0-9_:.-]+")
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
@@ -29,6 +33,8 @@ def clean_text(text: str) -> str:
 
 def checked_text(text: str, *, what: str, bytes_max: int = TEXT_BYTES_MAX) -> str:
     """Cleaned text within the size limit; larger text is refused, never cut."""
+    if not isinstance(text, str):
+        raise MemoryContractError(f"The {what} must be text", detail=f"got {_type(text)}")
     cleaned = clean_text(text)
     size = len(cleaned.encode())
     if size > bytes_max:
@@ -45,73 +51,108 @@ def checked_id(value: str, *, what: str, characters_max: int) -> str:
     if not isinstance(value, str) or len(value) > characters_max or _ID.fullmatch(value) is None:
         raise MemoryContractError(
             f"Not a valid {what}",
-            detail=f"{len(value) if isinstance(value, str) else 0} characters",
+            detail=f"{len(value)} characters" if isinstance(value, str) else f"got {_type(value)}",
             hint=f"Use 1 to {characters_max} ASCII letters, digits, '-', '_', ':' or '.'.",
         )
     return value
 
 
-def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A JSON object of at most `METADATA_BYTES_MAX` bytes; a defect names its key."""
+def checked_metadata(
+    metadata: Mapping[str, Any] | None, *, bytes_max: int = METADATA_BYTES_MAX
+) -> dict[str, Any]:
+    """A private copy of a JSON object of at most `bytes_max` bytes; a defect names its key."""
     if metadata is None:
         return {}
-    checked: dict[str, Any] = {}
-    for key, value in metadata.items():
-        if not isinstance(key, str) or _UNSTORABLE.search(key):
-            raise MemoryContractError(
-                "A metadata key must be text without NUL or surrogates", detail=f"key {key!a}"
-            )
-        try:
-            # Escapes keep surrogates visible here; json.loads gives a private copy.
-            encoded = json.dumps(value, allow_nan=False, ensure_ascii=True)
-        except (TypeError, ValueError):
-            raise MemoryContractError(
-                "Metadata must be JSON",
-                detail=f"key {key!a} holds a {type(value).__name__}",
-                hint="Convert it to text, numbers, booleans, lists or objects first.",
-            ) from None
-        checked[key] = _cleaned(json.loads(encoded), key)
-    size = len(json.dumps(checked).encode())
-    if size > METADATA_BYTES_MAX:
-        largest = max(checked, key=lambda k: len(json.dumps(checked[k])))
+    if not isinstance(metadata, Mapping):
+        raise MemoryContractError(
+            "Metadata must be an object of keys and values", detail=f"got {_type(metadata)}"
+        )
+    checked = {
+        _checked_key(key, f"key {_shown(key)}"): _checked_json(value, f"key {_shown(key)}", 1)
+        for key, value in metadata.items()
+    }
+    size = _json_bytes(checked)
+    if size > bytes_max:
+        largest = max(checked, key=lambda key: _json_bytes(checked[key]))
         raise MemoryContractError(
             "Metadata is too large",
-            detail=f"{size} bytes, at most {METADATA_BYTES_MAX}; the largest is {largest!a}",
+            detail=f"{size} bytes, at most {bytes_max}; the largest is {_shown(largest)}",
         )
     return checked
 
 
-def _cleaned(value: Any, key: str) -> Any:
+def _checked_key(key: object, where: str) -> str:
+    if not isinstance(key, str) or _UNSTORABLE.search(key):
+        raise MemoryContractError(
+            "A metadata key must be text without NUL or surrogates", detail=where
+        )
+    return key
+
+
+def _checked_json(value: Any, where: str, depth: int) -> Any:
+    """The value as JSON holds it. The depth is bounded by number: what the stack allows differs."""
     if isinstance(value, str):
         return clean_text(value)
-    if isinstance(value, list):
-        return [_cleaned(item, key) for item in value]
-    if isinstance(value, dict):
-        for inner in value:
-            if _UNSTORABLE.search(inner):
-                raise MemoryContractError(
-                    "A metadata key must be text without NUL or surrogates",
-                    detail=f"below key {key!a}",
-                )
-        return {inner: _cleaned(item, key) for inner, item in value.items()}
-    return value
+    if value is None or (isinstance(value, int) and abs(value) < 10**1_000):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        # From here on jsonb gives back an integer: equal only if it goes in as one.
+        return int(value) if abs(value) >= 1e16 else value
+    if isinstance(value, (list, tuple, dict)) and depth < METADATA_DEPTH_MAX:
+        if isinstance(value, dict):
+            return {
+                _checked_key(key, f"below {where}"): _checked_json(each, where, depth + 1)
+                for key, each in value.items()
+            }
+        return [_checked_json(each, where, depth + 1) for each in value]
+    nested = isinstance(value, (list, tuple, dict))
+    raise MemoryContractError(
+        "Metadata must be JSON",
+        detail=f"{where} holds {'too many levels' if nested else _type(value)}",
+        hint=f"Use text, finite numbers, booleans, null, and at most {METADATA_DEPTH_MAX} levels "
+        "of lists and objects.",
+    )
+
+
+def _json_bytes(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False).encode())
+
+
+def _type(value: object) -> str:
+    return f"{type(value).__name__}" if not isinstance(value, float) else f"the float {value}"
+
+
+def _shown(key: object) -> str:
+    text = ascii(key)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def checked_time(value: datetime | None, *, what: str) -> datetime | None:
     """An aware time in UTC; a naive one is refused, since its zone could only be guessed."""
     if value is None:
         return None
+    if not isinstance(value, datetime):
+        raise MemoryContractError(f"{what} must be a datetime", detail=f"got {_type(value)}")
     if value.tzinfo is None or value.utcoffset() is None:
         raise MemoryContractError(
             f"{what} has no time zone",
             detail=value.isoformat(),
             hint="Pass an aware datetime, for example datetime.now(timezone.utc).",
         )
-    return value.astimezone(UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise MemoryContractError(
+            f"{what} is outside the years 1 to 9999 in UTC", detail=value.isoformat()
+        ) from None
 
 
 def _aware(value: datetime | None) -> datetime | None:
     return checked_time(value, what="A datetime")
+
+
+def _record_metadata(value: Any) -> dict[str, Any]:
+    return checked_metadata(value, bytes_max=METADATA_BYTES_MAX + METADATA_ADDED_BYTES_MAX)
 
 
 def _turn_id(value: str) -> str:
@@ -130,4 +171,4 @@ Time = Annotated[datetime, AfterValidator(_aware)]
 TurnId = Annotated[str, AfterValidator(_turn_id)]
 RecordId = Annotated[str, AfterValidator(_record_id)]
 SessionId = Annotated[str, AfterValidator(_session)]
-Metadata = Annotated[dict[str, Any], BeforeValidator(checked_metadata)]
+Metadata = Annotated[dict[str, Any], BeforeValidator(_record_metadata)]
