@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 
@@ -28,7 +29,7 @@ QUERY = "Where did we leave the spare key when we went away last spring? " * 8
 ANSWER = "Under the third flower pot beside the green door, as every year. " * 8
 
 
-async def bare_inserts(connection: asyncpg.Connection, count: int) -> list[float]:  # type: ignore[type-arg]
+async def bare_inserts(connection: asyncpg.Connection[Any], count: int) -> list[float]:
     """Seconds of each committed INSERT of one turn's text."""
     taken = []
     for _ in range(count):
@@ -95,8 +96,10 @@ def main() -> int:
         for name, value in figures.items():
             print(f"{name:22} {value:8.3f}")
     good = figures["ratio_p50"] <= LIMIT
-    print(f"finish / bare INSERT = {figures['ratio_p50']:.2f} (limit {LIMIT})",
-          "ok" if good else "MISS")
+    print(
+        f"finish / bare INSERT = {figures['ratio_p50']:.2f} (limit {LIMIT})",
+        "ok" if good else "MISS",
+    )
     return 0 if good else 1
 
 

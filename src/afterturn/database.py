@@ -90,6 +90,27 @@ class Database:
             ) as connection:
                 yield connection
 
+    async def rows(self, sql: str, *args: object) -> list[asyncpg.Record]:
+        """All rows of one statement, in its own transaction."""
+        async with self.connection() as connection:
+            return await connection.fetch(sql, *args)
+
+    async def row(self, sql: str, *args: object) -> asyncpg.Record:
+        """The one row of a statement that always returns one."""
+        found = await self.row_or_none(sql, *args)
+        assert found is not None  # noqa: S101 - the statement's promise
+        return found
+
+    async def row_or_none(self, sql: str, *args: object) -> asyncpg.Record | None:
+        """The first row of one statement, if there is one."""
+        async with self.connection() as connection:
+            return await connection.fetchrow(sql, *args)
+
+    async def value(self, sql: str, *args: object) -> Any:
+        """The first column of the first row of one statement."""
+        async with self.connection() as connection:
+            return await connection.fetchval(sql, *args)
+
 
 async def connect(url: str, settings: Settings) -> asyncpg.Connection[Any]:
     """One connection outside any pool, for migrations and tools."""

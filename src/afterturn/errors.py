@@ -40,7 +40,7 @@ def _rebuild(kind: type[AfterturnError], message: str, detail: str, hint: str) -
     return kind(message, detail=detail, hint=hint)
 
 
-class MemoryUnavailable(AfterturnError):  # noqa: N818 - the names are the public interface
+class MemoryUnavailable(AfterturnError):
     """The store cannot be reached or did not answer in time; nothing is known to be wrong."""
 
 
@@ -64,7 +64,7 @@ class NotMigrated(MemoryContractError):
     """The database lacks afterturn's tables, or has those of an older release."""
 
 
-class ScopeViolation(AfterturnError):  # noqa: N818
+class ScopeViolation(AfterturnError):
     """A source returned a row of a scope that the reader may not see."""
 
 

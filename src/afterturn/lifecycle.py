@@ -70,10 +70,7 @@ class PostgresLifecycle:
         From this moment on a forget's scope can be neither read nor written.
         """
         ring_after = timedelta(seconds=2 * self._settings.sweep_seconds)
-        async with self._database.connection() as conn:
-            row = await conn.fetchrow(
-                _ENQUEUE, kind, scope.stored_path, dict(request), ring_after
-            )
+        row = await self._database.row(_ENQUEUE, kind, scope.stored_path, dict(request), ring_after)
         if not row["blocked"]:
             self._rings.ring(kind, [row["job_id"]])
         return int(row["job_id"])
@@ -115,8 +112,7 @@ class PostgresLifecycle:
         return None if row["outcome"] is None else self._receipt(row, None)
 
     async def _job(self, job_id: int) -> asyncpg.Record:
-        async with self._database.connection() as conn:
-            row = await conn.fetchrow(_JOB, job_id)
+        row = await self._database.row_or_none(_JOB, job_id)
         if row is None or row["kind"] not in ("flush", "forget", "expire"):
             raise MemoryContractError(
                 "There is no such lifecycle job",

@@ -227,9 +227,7 @@ class Memory:
             WriteRequest(scope=scope, records=(record,), token=token)
         )
         if receipt.outcomes[0].status == "refused":
-            raise MemoryContractError(
-                "The fact cannot be kept", detail=receipt.outcomes[0].reason
-            )
+            raise MemoryContractError("The fact cannot be kept", detail=receipt.outcomes[0].reason)
         await parts.lifecycle.flush(scope)
         return receipt
 
@@ -297,9 +295,7 @@ class Memory:
     ) -> JobTicket:
         """`forget`, without waiting: the scope is out of use when this returns."""
         request = forget_request(derived=derived, requested_by=requested_by, reason=reason)
-        return self._ticket(
-            await self._opened.lifecycle.enqueue("forget", scope, request), scope
-        )
+        return self._ticket(await self._opened.lifecycle.enqueue("forget", scope, request), scope)
 
     async def job(self, job_id: int) -> LifecycleReceipt | None:
         """The receipt of a lifecycle job, None while it has not ended."""
@@ -384,9 +380,7 @@ class _Parts:
         self.database = database
         self.rings = rings
         self.runner = Runner(database, settings, rings, extractor, embedder)
-        self.source: MemoryRetrievalPort = source or PostgresRetrieval(
-            database, settings, embedder
-        )
+        self.source: MemoryRetrievalPort = source or PostgresRetrieval(database, settings, embedder)
         self.reading = Reading(database)
         self.writing = PostgresWriting(database, settings)
         self.lifecycle = PostgresLifecycle(
@@ -415,7 +409,7 @@ class _Parts:
             await database.open()
             async with database.connection() as conn:
                 await require_current(conn)
-                stored = await conn.fetchrow(_EMBEDDER)
+            stored = await database.row(_EMBEDDER)
             if embedder is not None and stored["embedder_model"] is not None:
                 _check_embedder(embedder, stored["embedder_model"], stored["embedder_dim"])
             rings = RingPublisher(servers.broker_url, settings)
@@ -442,12 +436,14 @@ def _check_source(source: Any) -> None:
         return
     if not isinstance(source, MemoryRetrievalPort):
         raise ConfigurationError(
-            "A source needs `retrieve`", detail=f"{type(source).__name__} has none",
+            "A source needs `retrieve`",
+            detail=f"{type(source).__name__} has none",
             hint="Implement MemoryRetrievalPort and CandidateScan.",
         )
     if not isinstance(source, CandidateScan):
         raise ConfigurationError(
-            "A source needs `scan_candidates`", detail=f"{type(source).__name__} has none",
+            "A source needs `scan_candidates`",
+            detail=f"{type(source).__name__} has none",
             hint="A widened `retrieve` is no scan: a rejected candidate would cost a place.",
         )
 

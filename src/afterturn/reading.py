@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
+from pydantic import Field
 
 from afterturn.database import Connection, Database
 from afterturn.errors import ErasePending, MemoryContractError
@@ -16,27 +17,17 @@ from afterturn.records import MemoryLayer, MemoryRecord, Source
 from afterturn.scope import MemoryScope, scope_from_stored_path
 
 _ERASING = "select afterturn.erasing(afterturn.covering($1))"
-_SOURCES = """
-(select coalesce(jsonb_agg(jsonb_build_array(s.turn_id, s.turn_path) order by s.turn_id), '[]')
- from afterturn.memory_sources s
- where s.path = m.path and s.record_id = m.record_id and s.pending = m.pending)
-"""
 # At exactly one scope, in the order of record ids.
-_LIST = (
-    "select m.*, "
-    + _SOURCES
-    + """ as sources
+_LIST = """
+select m.*, afterturn.record_sources(m.path, m.record_id, m.pending) as sources
 from afterturn.memories m
 where m.path = $1 and not m.pending and m.record_id > $2
     and ($3::text[] is null or m.layer = any($3))
 order by m.record_id limit $4
 """
-)
 # Under a scope, except where an erase stands; pending rows are held, too.
-_EXPORT_RECORDS = (
-    "select m.*, "
-    + _SOURCES
-    + """ as sources
+_EXPORT_RECORDS = """
+select m.*, afterturn.record_sources(m.path, m.record_id, m.pending) as sources
 from afterturn.memories m
 where m.path >= $1 and m.path < afterturn.under_end($1)
     and (m.path, m.record_id, m.pending) > ($2, $3, $4)
@@ -44,7 +35,6 @@ where m.path >= $1 and m.path < afterturn.under_end($1)
         where m.path >= i.path and m.path < afterturn.under_end(i.path))
 order by m.path, m.record_id, m.pending limit $5
 """
-)
 _EXPORT_TURNS = """
 select t.path, t.turn_id, t.session, t.query, t.answer, t.names, t.metadata, t.happened_at
 from afterturn.turns t
@@ -71,7 +61,7 @@ class TranscriptTurn(Model):
     query: str | None = None
     answer: str | None = None
     names: tuple[str, str] | None = None
-    metadata: Metadata = {}
+    metadata: Metadata = Field(default_factory=dict)
     happened_at: Time
 
 

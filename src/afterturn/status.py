@@ -73,9 +73,8 @@ class MemoryStatus(Model):
 
 async def read_status(database: Database) -> MemoryStatus:
     """Counts of everything; cheap enough for a prompt, not for a hot path."""
-    async with database.connection() as conn:
-        kinds = await conn.fetch(_KINDS)
-        totals = await conn.fetchrow(_TOTALS)
+    kinds = await database.rows(_KINDS)
+    totals = await database.row(_TOTALS)
     return MemoryStatus(
         jobs={
             row["kind"]: KindStatus(
@@ -97,16 +96,14 @@ async def read_status(database: Database) -> MemoryStatus:
 
 async def outstanding(database: Database, scope: MemoryScope) -> int:
     """Unfinished jobs under a scope, and lifecycle jobs above it."""
-    async with database.connection() as conn:
-        under = await conn.fetchval(_OUTSTANDING, scope.stored_path)
-        above = await conn.fetchval(_OUTSTANDING_ABOVE, scope.stored_path)
+    under = await database.value(_OUTSTANDING, scope.stored_path)
+    above = await database.value(_OUTSTANDING_ABOVE, scope.stored_path)
     return int(under) + int(above)
 
 
 async def open_jobs(database: Database, scope: MemoryScope) -> dict[Any, list[int]]:
     """Jobs under a scope that may be claimed now, by kind."""
-    async with database.connection() as conn:
-        rows = await conn.fetch(_OPEN_JOBS, scope.stored_path)
+    rows = await database.rows(_OPEN_JOBS, scope.stored_path)
     jobs: dict[Any, list[int]] = {}
     for row in rows:
         jobs.setdefault(row["kind"], []).append(row["id"])

@@ -47,8 +47,10 @@ class TurnTicket:
         Raises `MemoryUnavailable` at the timeout; the work goes on.
         """
         if self.status != "staged" or self._database is None:
-            status = "blank" if self.status == "blank" else (
-                "unavailable" if self.status == "unavailable" else "refused"
+            status = (
+                "blank"
+                if self.status == "blank"
+                else ("unavailable" if self.status == "unavailable" else "refused")
             )
             return TurnOutcome(status=status, reason=self.reason)
         seconds = self._timeout if timeout is None else timeout
@@ -56,8 +58,7 @@ class TurnTicket:
         started = loop.time()
         pause = 0.005
         while True:
-            async with self._database.connection() as conn:
-                row = await conn.fetchrow(_TURN, self._scope.stored_path, self.turn_id)
+            row = await self._database.row_or_none(_TURN, self._scope.stored_path, self.turn_id)
             outcome = _outcome(row)
             if outcome.status != "waiting":
                 return outcome

@@ -147,9 +147,7 @@ class Turn:
             token=vector_of(self.scope.path, self.token),
             session=self.session,
             query=None if query is None else checked_text(query, what="query", bytes_max=limit),
-            answer=None
-            if answer is None
-            else checked_text(answer, what="answer", bytes_max=limit),
+            answer=None if answer is None else checked_text(answer, what="answer", bytes_max=limit),
             names=_checked_names(names),
             metadata=checked_metadata(metadata),
             occurred_at=checked_time(occurred_at, what="occurred_at"),
@@ -198,7 +196,7 @@ def why(error: AfterturnError) -> str:
 def _checked_names(names: tuple[str, str] | None) -> tuple[str, str] | None:
     if names is None:
         return None
-    if len(names) != 2 or not all(isinstance(n, str) and 0 < len(n) <= 200 for n in names):  # noqa: PLR2004
+    if len(names) != 2 or not all(isinstance(n, str) and 0 < len(n) <= 200 for n in names):
         raise MemoryContractError(
             "names must be two texts of 1 to 200 characters",
             hint="Pass the speaker of the query first, then that of the answer.",

@@ -45,8 +45,7 @@ class PostgresWriting:
                 rows.append(
                     record_row(record, session=session if isinstance(session, str) else None)
                 )
-        async with self._database.connection() as conn:
-            written = await conn.fetch(_WRITE, request.scope.stored_path, vector, rows)
+        written = await self._database.rows(_WRITE, request.scope.stored_path, vector, rows)
         status = {row["record_id"]: row["status"] for row in written}
         return WriteReceipt(
             outcomes=tuple(

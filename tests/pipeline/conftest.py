@@ -15,8 +15,8 @@ from afterturn.jobs.names import Kind
 from afterturn.jobs.rings import RingPublisher
 from afterturn.jobs.tally import Tally
 from afterturn.lifecycle import Derived, forget_request
-from afterturn.pipeline.lifecycle import LifecycleStep
 from afterturn.pipeline.applying import TurnApplier, turn_work
+from afterturn.pipeline.lifecycle import LifecycleStep
 from afterturn.pipeline.recording import Recorder
 from afterturn.pipeline.staging import Staged, StagedTurn, stage
 from afterturn.records import MemoryLayer, MemoryRecord, Source

@@ -35,9 +35,7 @@ def source(scope: MemoryScope, turn_id: str) -> Source:
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 3, 2_000])
-async def test_everything_under_the_scope_goes_in_every_state(
-    desk: Desk, chunk_rows: int
-) -> None:
+async def test_everything_under_the_scope_goes_in_every_state(desk: Desk, chunk_rows: int) -> None:
     """Staged, recorded, extracted, embedded, pending and published rows, in chunks of any size."""
     desk.lifecycle._settings = desk.settings.model_copy(update={"chunk_rows": chunk_rows})
     writing = PostgresWriting(desk.database, desk.settings)
@@ -103,7 +101,9 @@ async def test_while_an_erase_stands_work_waits_and_costs_no_attempt(desk: Desk)
     tally = Tally()
     await desk.recorder.record([turn], tally)
     assert str(tally) == "erasing 1"
-    assert await desk.value("select attempts from afterturn.jobs where id=$1", turn.lease.job_id) == 0
+    assert (
+        await desk.value("select attempts from afterturn.jobs where id=$1", turn.lease.job_id) == 0
+    )
     await desk.run(erase)
     await desk.expire_lease(staged.record_job)
     assert await desk.record(staged) == "recorded 1"
@@ -136,9 +136,13 @@ async def test_a_fact_with_two_sources_goes_with_the_second(desk: Desk) -> None:
     await desk.value("update afterturn.memories set embedding = '\\x0000' where record_id = 'f'")
     await desk.forget(CHAT_2)
     rows = await desk.rows(
-        "select m.text, m.turn_path, m.turn_id, s.turn_path as source, m.embedding is not null as e "
-        "from afterturn.memories m join afterturn.memory_sources s using (path, record_id, pending) "
-        "where m.record_id = 'f'"
+        """
+        select m.text, m.turn_path, m.turn_id, s.turn_path as source,
+            m.embedding is not null as e
+        from afterturn.memories m
+        join afterturn.memory_sources s using (path, record_id, pending)
+        where m.record_id = 'f'
+        """
     )
     assert rows == [
         {
@@ -201,7 +205,9 @@ async def test_a_named_session_goes(desk: Desk) -> None:
     assert await desk.value("select string_agg(turn_id, '') from afterturn.turns") == "b1"
     assert await desk.value("select count(*) from afterturn.memories where session = 'b'") == 4
     assert len(await desk.texts()) == 4
-    open_jobs = "select count(*) from afterturn.jobs where turn_id like 'a%' and finished_at is null"
+    open_jobs = (
+        "select count(*) from afterturn.jobs where turn_id like 'a%' and finished_at is null"
+    )
     assert await desk.value(open_jobs) == 0
 
 

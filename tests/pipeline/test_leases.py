@@ -38,9 +38,7 @@ async def test_one_ring_fetches_what_else_waits(desk: Desk) -> None:
     """A ring for one job takes other waiting ones of its kind along."""
     staged = [await desk.stage(CHAT_1, f"t{n}") for n in range(5)]
     assert staged[3].record_job is not None
-    turns = await desk.ledger.claim_turns(
-        "record", [staged[3].record_job], limit=50, fresh=True
-    )
+    turns = await desk.ledger.claim_turns("record", [staged[3].record_job], limit=50, fresh=True)
     assert sorted(turn.turn_id for turn in turns) == ["t0", "t1", "t2", "t3", "t4"]
 
 

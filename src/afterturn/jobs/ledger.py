@@ -116,40 +116,37 @@ class Ledger:
         self, kind: Kind, ids: Sequence[int], *, limit: int, fresh: bool
     ) -> list[ClaimedTurn]:
         """Lease turn jobs: the named ones, then (with `fresh`) any that wait."""
-        async with self._database.connection() as conn:
-            rows = await conn.fetch(
-                _CLAIM_TURNS,
-                kind,
-                list(ids),
-                limit,
-                fresh,
-                self._settings.max_attempts,
-                self.lease_time,
-            )
+        rows = await self._database.rows(
+            _CLAIM_TURNS,
+            kind,
+            list(ids),
+            limit,
+            fresh,
+            self._settings.max_attempts,
+            self.lease_time,
+        )
         return [ClaimedTurn.from_row(row) for row in rows]
 
     async def claim_unrecorded(
         self, stored_path: str, after: int, until: int, limit: int
     ) -> list[ClaimedTurn]:
         """Lease the record jobs under a scope with ids in (after, until], whoever holds them."""
-        async with self._database.connection() as conn:
-            rows = await conn.fetch(
-                _CLAIM_UNRECORDED,
-                stored_path,
-                after,
-                until,
-                limit,
-                self._settings.max_attempts,
-                self.lease_time,
-            )
+        rows = await self._database.rows(
+            _CLAIM_UNRECORDED,
+            stored_path,
+            after,
+            until,
+            limit,
+            self._settings.max_attempts,
+            self.lease_time,
+        )
         return [ClaimedTurn.from_row(row) for row in rows]
 
     async def apply_turns(
         self, kind: Kind, work: Sequence[Mapping[str, Any]], *, embed: bool
     ) -> Applied:
         """Write a batch's records and end its jobs in one transaction."""
-        async with self._database.connection() as conn:
-            rows = await conn.fetch(_APPLY_TURNS, kind, list(work), embed)
+        rows = await self._database.rows(_APPLY_TURNS, kind, list(work), embed)
         next_jobs: dict[Kind, list[int]] = {}
         for row in rows:
             if row["next_job"] is not None:
@@ -163,35 +160,31 @@ class Ledger:
 
         `reason` is a short code, never text of a memory or of a driver.
         """
-        async with self._database.connection() as conn:
-            return str(
-                await conn.fetchval(
-                    _FAIL_TURN,
-                    lease.job_id,
-                    lease.token,
-                    reason,
-                    self._settings.max_attempts,
-                    self.backoff(lease.attempts),
-                )
+        return str(
+            await self._database.value(
+                _FAIL_TURN,
+                lease.job_id,
+                lease.token,
+                reason,
+                self._settings.max_attempts,
+                self.backoff(lease.attempts),
             )
+        )
 
     async def renew(self, leases: Sequence[Lease]) -> set[int]:
         """Extend leases; returns the ids that are still held."""
-        async with self._database.connection() as conn:
-            rows = await conn.fetch(
-                _RENEW, [e.job_id for e in leases], [e.token for e in leases], self.lease_time
-            )
+        rows = await self._database.rows(
+            _RENEW, [e.job_id for e in leases], [e.token for e in leases], self.lease_time
+        )
         return {row[0] for row in rows}
 
     async def release(self, leases: Sequence[Lease]) -> None:
         """Give jobs back unfinished, the attempt not counted."""
-        async with self._database.connection() as conn:
-            await conn.execute(_RELEASE, [e.job_id for e in leases], [e.token for e in leases])
+        await self._database.value(_RELEASE, [e.job_id for e in leases], [e.token for e in leases])
 
     async def claim_embed(self, ids: Sequence[int]) -> ClaimedJob | None:
         """Lease the first free embed job among the ids."""
-        async with self._database.connection() as conn:
-            row = await conn.fetchrow(_CLAIM_EMBED, list(ids), self.lease_time)
+        row = await self._database.row_or_none(_CLAIM_EMBED, list(ids), self.lease_time)
         if row is None:
             return None
         lease = Lease(row["job_id"], row["lease"], row["attempts"])
@@ -207,20 +200,19 @@ class Ledger:
         last: bool,
     ) -> str:
         """Store vectors of rows that are still what was embedded; `done`, `erasing` or `lost`."""
-        async with self._database.connection() as conn:
-            return str(
-                await conn.fetchval(
-                    _APPLY_EMBED,
-                    job.lease.job_id,
-                    job.lease.token,
-                    job.stored_path,
-                    list(record_ids),
-                    list(revisions),
-                    list(vectors),
-                    last,
-                    self.lease_time,
-                )
+        return str(
+            await self._database.value(
+                _APPLY_EMBED,
+                job.lease.job_id,
+                job.lease.token,
+                job.stored_path,
+                list(record_ids),
+                list(revisions),
+                list(vectors),
+                last,
+                self.lease_time,
             )
+        )
 
     async def claim_lifecycle(self, job_id: int) -> tuple[str, ClaimedJob | None, int | None]:
         """Lease a lifecycle job if it may run now.
@@ -228,8 +220,7 @@ class Ledger:
         Returns the verdict (`claimed`, `busy`, `requeued`), the job, and a requeued flush's
         successor.
         """
-        async with self._database.connection() as conn:
-            row = await conn.fetchrow(_CLAIM_LIFECYCLE, job_id, self.lease_time)
+        row = await self._database.row(_CLAIM_LIFECYCLE, job_id, self.lease_time)
         verdict = str(row["verdict"])
         if verdict != "claimed":
             return verdict, None, row["successor"]
@@ -238,22 +229,17 @@ class Ledger:
 
     async def fail_lifecycle(self, lease: Lease, reason: str) -> tuple[str, int | None]:
         """Put a lifecycle job back; a flush that an erase waits for goes to the tail instead."""
-        async with self._database.connection() as conn:
-            row = await conn.fetchrow(
-                _FAIL_LIFECYCLE, lease.job_id, lease.token, reason, self.backoff(lease.attempts)
-            )
+        row = await self._database.row(
+            _FAIL_LIFECYCLE, lease.job_id, lease.token, reason, self.backoff(lease.attempts)
+        )
         return str(row["verdict"]), row["successor"]
 
     async def unblock(self, job_id: int) -> dict[Kind, list[int]]:
         """Look anew at the jobs that waited for an ended one; returns those that may run now."""
         free: list[int] = []
-        async with self._database.connection() as conn:
-            while True:
-                row = await conn.fetchrow(_UNBLOCK, job_id, _UNBLOCK_BATCH)
-                free.extend(row["free"])
-                if not row["seen"]:
-                    break
-            kinds = await conn.fetch(_KIND_OF, free) if free else []
+        while (row := await self._database.row(_UNBLOCK, job_id, _UNBLOCK_BATCH))["seen"]:
+            free.extend(row["free"])
+        kinds = await self._database.rows(_KIND_OF, free) if free else []
         by_kind: dict[Kind, list[int]] = {}
         for row in kinds:
             by_kind.setdefault(row["kind"], []).append(row["id"])

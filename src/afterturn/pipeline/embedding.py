@@ -46,8 +46,7 @@ class EmbedStep:
 
     async def _batch(self, job: ClaimedJob, tally: Tally) -> bool:
         """One batch; True when the job has ended or is no longer ours."""
-        async with self._database.connection() as conn:
-            rows = await conn.fetch(_LACKING, job.stored_path, BATCH)
+        rows = await self._database.rows(_LACKING, job.stored_path, BATCH)
         if self._embedder is None:
             rows = []
         texts = [

@@ -40,9 +40,7 @@ class ExtractionStep:
         try:
             waiting = set(calls)
             while waiting:
-                ready, waiting = await asyncio.wait(
-                    waiting, return_when=asyncio.FIRST_COMPLETED
-                )
+                ready, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 await self._apply([(calls[call], call.result()) for call in ready], tally)
         finally:
             for call in calls:

@@ -69,16 +69,15 @@ class LifecycleStep:
     async def _flush(self, job: ClaimedJob, tally: Tally) -> None:
         await self._record_first(job, tally)
         while True:
-            async with self._database.connection() as conn:
-                row = await conn.fetchrow(
-                    _FLUSH_CHUNK,
-                    job.lease.job_id,
-                    job.lease.token,
-                    job.stored_path,
-                    self._settings.chunk_rows,
-                    self._embed,
-                    self._ledger.lease_time,
-                )
+            row = await self._database.row(
+                _FLUSH_CHUNK,
+                job.lease.job_id,
+                job.lease.token,
+                job.stored_path,
+                self._settings.chunk_rows,
+                self._embed,
+                self._ledger.lease_time,
+            )
             if row["embed_jobs"]:
                 self._rings.ring("embed", row["embed_jobs"])
             if row["verdict"] != "more":
@@ -87,8 +86,7 @@ class LifecycleStep:
 
     async def _record_first(self, job: ClaimedJob, tally: Tally) -> None:
         """Record what was acknowledged before, so that finish, flush, retrieve sees the turn."""
-        async with self._database.connection() as conn:
-            until = int(await conn.fetchval(_HORIZON, job.stored_path))
+        until = int(await self._database.value(_HORIZON, job.stored_path))
         after = 0
         while after < until:
             turns = await self._ledger.claim_unrecorded(
@@ -105,14 +103,13 @@ class LifecycleStep:
             await self._forget_in_chunks(job)
         tries = 0
         while True:
-            async with self._database.connection() as conn:
-                verdict = await conn.fetchval(
-                    _FORGET_FINAL,
-                    job.lease.job_id,
-                    job.lease.token,
-                    job.stored_path,
-                    self._ledger.lease_time,
-                )
+            verdict = await self._database.value(
+                _FORGET_FINAL,
+                job.lease.job_id,
+                job.lease.token,
+                job.stored_path,
+                self._ledger.lease_time,
+            )
             if verdict != "busy":
                 tally.add("forgot" if verdict == "done" else "refused: lease lost")
                 return
@@ -129,25 +126,22 @@ class LifecycleStep:
         rows_max, lease = self._settings.chunk_rows, self._ledger.lease_time
         for sql in (_FORGET_FLUSHES, _FORGET_JOBS):
             while True:
-                async with self._database.connection() as conn:
-                    ended = await conn.fetchval(sql, *fence, rows_max, lease)
+                ended = await self._database.value(sql, *fence, rows_max, lease)
                 if ended is None or ended < rows_max:
                     break
         for sql in (_FORGET_TURNS, _FORGET_MEMORIES):
             after = ("", "")
             while True:
-                async with self._database.connection() as conn:
-                    row = await conn.fetchrow(sql, *fence, rows_max, lease, *after)
+                row = await self._database.row(sql, *fence, rows_max, lease, *after)
                 if row["rows"] is None or row["rows"] < rows_max:
                     break
                 after = (row["last_path"], row["last_id"])
 
     async def _insist(self, job: ClaimedJob) -> None:
-        async with self._database.connection() as conn:
-            await conn.execute(
-                _FORGET_INSIST,
-                job.lease.job_id,
-                job.lease.token,
-                job.stored_path,
-                self._ledger.lease_time,
-            )
+        await self._database.value(
+            _FORGET_INSIST,
+            job.lease.job_id,
+            job.lease.token,
+            job.stored_path,
+            self._ledger.lease_time,
+        )

@@ -80,12 +80,11 @@ class Runner:
     async def sweep(self) -> str:
         """Ring what is ready and not rung lately, wake what waited for an ended job, prune."""
         again = timedelta(seconds=max(10.0, 3 * self._settings.sweep_seconds))
-        async with self._database.connection() as conn:
-            rows = await conn.fetch(_SWEEP, RINGS_PER_SWEEP, again)
-            releasing = [row[0] for row in await conn.fetch(_RELEASING, RINGS_PER_SWEEP)]
-            await conn.execute(
-                _PRUNE, timedelta(seconds=self._settings.jobs_kept_seconds), PRUNED_PER_SWEEP
-            )
+        rows = await self._database.rows(_SWEEP, RINGS_PER_SWEEP, again)
+        releasing = [row[0] for row in await self._database.rows(_RELEASING, RINGS_PER_SWEEP)]
+        await self._database.value(
+            _PRUNE, timedelta(seconds=self._settings.jobs_kept_seconds), PRUNED_PER_SWEEP
+        )
         by_kind: dict[Kind, list[int]] = {}
         for row in rows:
             by_kind.setdefault(row["kind"], []).append(row["job_id"])
@@ -99,8 +98,7 @@ class Runner:
         """Run the job, or whatever stands before it in its lane, if nobody else is at it."""
         head = job_id
         while True:
-            async with self._database.connection() as conn:
-                row = await conn.fetchrow(_BLOCKER, head)
+            row = await self._database.row_or_none(_BLOCKER, head)
             if row is None:
                 return
             if row["ended"]:
@@ -176,10 +174,7 @@ class Runner:
         """Whether the database's vectors are of this process's model; the first one decides."""
         if self._embedder_accepted or self._embedder is None:
             return True
-        async with self._database.connection() as conn:
-            row = await conn.fetchrow(
-                _CLAIM_EMBEDDER, self._embedder.model_id, self._embedder.dim
-            )
+        row = await self._database.row(_CLAIM_EMBEDDER, self._embedder.model_id, self._embedder.dim)
         self._embedder_accepted = (row["model"], row["dim"]) == (
             self._embedder.model_id,
             self._embedder.dim,

@@ -44,18 +44,17 @@ async def stage(database: Database, turn: StagedTurn, *, ring_after: timedelta) 
     `ring_after` is when the sweep may ring the job should the caller's own ring be lost. Raises
     `MemoryUnavailable` when the outcome is unknown: stage again with the same id.
     """
-    async with database.connection() as conn:
-        row = await conn.fetchrow(
-            _STAGE,
-            turn.scope.stored_path,
-            turn.turn_id,
-            list(turn.token),
-            turn.session,
-            turn.query,
-            turn.answer,
-            list(turn.names) if turn.names else None,
-            dict(turn.metadata),
-            turn.occurred_at,
-            ring_after,
-        )
+    row = await database.row(
+        _STAGE,
+        turn.scope.stored_path,
+        turn.turn_id,
+        list(turn.token),
+        turn.session,
+        turn.query,
+        turn.answer,
+        list(turn.names) if turn.names else None,
+        dict(turn.metadata),
+        turn.occurred_at,
+        ring_after,
+    )
     return Staged(row["verdict"], row["record_job"])
