@@ -10,27 +10,26 @@ if TYPE_CHECKING:
     from afterturn.scope import MemoryScope
 
 
-class ScopeType(click.ParamType):
-    """A scope as it is written on a command line, `acme/alice`."""
+def _scope(ctx: click.Context, param: click.Parameter, value: str) -> MemoryScope:
+    """The scope written `acme/alice`; what cannot be one is a usage error that says the rule."""
+    from afterturn.errors import MemoryContractError
+    from afterturn.scope import scope_from_command_line
 
-    name = "scope"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> MemoryScope:
-        """The scope; what cannot be one is a usage error that says the rule."""
-        from afterturn.errors import MemoryContractError
-        from afterturn.scope import MemoryScope, scope_from_command_line
-
-        if isinstance(value, MemoryScope):
-            return value
-        try:
-            return scope_from_command_line(str(value))
-        except MemoryContractError as error:
-            self.fail(str(error), param, ctx)
+    try:
+        return scope_from_command_line(value)
+    except MemoryContractError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
 
 
-SCOPE = ScopeType()
+scope_argument = click.argument("scope", callback=_scope)
+
+scope_option = click.option(
+    "--scope",
+    required=True,
+    callback=_scope,
+    metavar="SCOPE",
+    help="Each conversation becomes a scope below this one.",
+)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for a script.")
 

@@ -1,10 +1,8 @@
-"""A look at the broker: does it answer, and how many workers listen to it."""
+"""A look at the broker: does it answer, and how many rings wait there unread."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,19 +11,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BrokerView:
-    """What was seen. `workers` is None when it is not known, `version` empty likewise."""
+    """What was seen. `rings` is the length of each queue; one that grows has no worker."""
 
     reachable: bool
     version: str = ""
-    workers: int | None = None
+    rings: dict[str, int] = field(default_factory=dict)
 
 
 def look_at_broker(url: str, settings: Settings) -> BrokerView:
-    """Ask the broker; never raises, and waits twice its timeout at most.
-
-    Workers are counted by their subscriptions: each is subscribed to the channel of Celery's
-    remote control.
-    """
+    """Ask the broker; never raises, and waits a few times its timeout at most."""
     import redis
 
     from afterturn.embedded.urls import redis_client_url
@@ -40,21 +34,11 @@ def look_at_broker(url: str, settings: Settings) -> BrokerView:
         return BrokerView(reachable=False)
 
 
-async def workers_seen(url: str, settings: Settings) -> bool:
-    """Whether a worker is connected; False when the broker does not answer."""
-    view = await asyncio.to_thread(look_at_broker, url, settings)
-    return bool(view.workers)
-
-
 def _asked(client: Any) -> BrokerView:
+    from afterturn.jobs.broker import KEY_PREFIX
+    from afterturn.jobs.names import ALL_QUEUES
+
     info: dict[str, Any] = client.info("server")
     version = info.get("valkey_version") or info.get("redis_version") or ""
-    workers: int | None = None
-    with contextlib.suppress(Exception):
-        workers = _subscribed(client)
-    return BrokerView(True, str(version), workers)
-
-
-def _subscribed(client: Any) -> int:
-    channels = client.pubsub_channels("afterturn:*celery.pidbox")
-    return sum(count for _, count in client.pubsub_numsub(*channels)) if channels else 0
+    rings = {name.rpartition(".")[2]: client.llen(KEY_PREFIX + name) for name in ALL_QUEUES}
+    return BrokerView(True, str(version), rings)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from afterturn.cli.arguments import SCOPE, as_json, examples
-from afterturn.cli.broker import workers_seen
+from afterturn.cli.arguments import as_json, examples, scope_option
 from afterturn.cli.output import print_json, print_pairs
 
 if TYPE_CHECKING:
@@ -34,9 +33,7 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--scope", type=SCOPE, required=True, help="Each conversation becomes a scope below this one."
-)
+@scope_option
 @click.option(
     "--format",
     "format_name",
@@ -57,9 +54,9 @@ def import_(file: Path, scope: MemoryScope, format_name: Format, as_json: bool) 
     second apart, in order. A conversation with a defect is left out, its place in the file is
     reported, and the exit code is 1; the others are imported.
 
-    The work is done by the running workers. When nothing moves for three seconds and no worker is
-    connected to the broker, this process does the rest itself, with the extractor of its own
-    settings.
+    The work is done by the running workers. When none has taken any for ten seconds (three times
+    AFTERTURN_SWEEP_SECONDS and one), this process does the rest itself, with the extractor of its
+    own settings.
     """
     from afterturn.fleet import with_servers
     from afterturn.importing.formats import read_file
@@ -99,7 +96,7 @@ async def _run(
     reading: Reading, scope: MemoryScope, settings: Settings, progress: ImportProgress
 ) -> tuple[Tally, bool]:
     from afterturn.database import Database
-    from afterturn.importing.draining import Drain
+    from afterturn.importing.draining import Drain, patience_seconds
     from afterturn.importing.importer import Importer
     from afterturn.memory import Memory
 
@@ -111,9 +108,11 @@ async def _run(
             drain = Drain(
                 memory,
                 database,
-                lambda: workers_seen(str(settings.broker_url), settings),
+                patience_seconds(settings),
                 on_left=progress.left,
-                on_takeover=lambda: click.echo("no worker is connected: processing here", err=True),
+                on_takeover=lambda: click.echo(
+                    "no worker takes the work: it is done here", err=True
+                ),
             )
             helped = await drain.run(scope)
             await importer.account(reading.conversations)

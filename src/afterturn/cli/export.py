@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from afterturn.cli.arguments import SCOPE, examples
+from afterturn.cli.arguments import examples, scope_argument
 from afterturn.cli.opening import database_settings
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         "afterturn export acme/alice --output alice.jsonl",
     )
 )
-@click.argument("scope", type=SCOPE)
+@scope_argument
 @click.option(
     "--output",
     type=click.File("wb", lazy=False),

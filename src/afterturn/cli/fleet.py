@@ -114,12 +114,11 @@ def _print_report(report: UpReport, *, as_json: bool) -> None:
 
 
 def _without_password(url: str) -> str:
-    from urllib.parse import urlsplit, urlunsplit
+    """The URL to be shown. Replaced in place: an empty host does not survive `urlunsplit`."""
+    from urllib.parse import urlsplit
 
-    parts = urlsplit(url)
-    account, at, place = parts.netloc.rpartition("@")
-    user = account.partition(":")[0]
-    return urlunsplit(parts._replace(netloc=f"{user}{at}{place}"))
+    password = urlsplit(url).password
+    return url.replace(f":{password}@", ":***@", 1) if password else url
 
 
 def _to_stderr(line: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from afterturn.cli.arguments import SCOPE, as_json, examples
+from afterturn.cli.arguments import as_json, examples, scope_argument
 from afterturn.cli.opening import database_settings
 from afterturn.cli.output import print_json, print_pairs
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         "afterturn forget acme/alice --requested-by dpo --reason TICKET-7 --json",
     )
 )
-@click.argument("scope", type=SCOPE)
+@scope_argument
 @click.option(
     "--derived",
     type=click.Choice(["erase", "keep"]),
@@ -57,7 +57,7 @@ def forget(
 
 
 @click.command(epilog=examples("afterturn flush acme/alice"))
-@click.argument("scope", type=SCOPE)
+@scope_argument
 @as_json
 def flush(scope: MemoryScope, as_json: bool) -> None:
     """Record and publish everything that waits under SCOPE.

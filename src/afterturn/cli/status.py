@@ -165,5 +165,5 @@ def _print(report: Report, wrong: list[str]) -> None:
 def _broker_line(broker: BrokerView) -> str:
     if not broker.reachable:
         return "does not answer"
-    workers = "workers unknown" if broker.workers is None else f"{broker.workers} workers"
-    return f"answers, version {broker.version}, {workers}"
+    waiting = sum(broker.rings.values())
+    return f"answers, version {broker.version}, {waiting} rings wait for a worker"

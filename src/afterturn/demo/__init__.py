@@ -1,1 +1,1 @@
-
+"""The demo: two conversations written for it are remembered, recalled and erased."""
