@@ -159,7 +159,8 @@ class Child:
     whenever `poll` runs), or `None` for the owner's own output. With `lock_path` the process and
     whatever it forks hold that file locked for as long as one of them lives, and no new one is
     started before: two generations never run side by side. `before_start` runs in the owner ahead
-    of every start, with that lock held.
+    of every start, with that lock held. Who does not end within `grace_seconds` of `stop_signal`
+    gets `harder_signal`, if there is one, and as long again, and then is killed.
     """
 
     def __init__(
@@ -171,6 +172,7 @@ class Child:
         output: Path | TextIO | None = None,
         prefix: str | None = None,
         stop_signal: signal.Signals = signal.SIGTERM,
+        harder_signal: signal.Signals | None = None,
         grace_seconds: float = 10.0,
         restart: RestartPolicy | None = None,
         lock_path: Path | None = None,
@@ -182,6 +184,7 @@ class Child:
         self.restarts = 0
         self.returncode: int | None = None  # of the last run; negative: ended by that signal
         self.stop_signal = stop_signal
+        self.harder_signal = harder_signal
         self.grace_seconds = grace_seconds
         self._launch = launch or Launch()
         self._output = output
@@ -192,6 +195,7 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._echo: _Echo | None = None
         self._wanted = False
+        self._pressed = False
         self._started_at = 0.0
         self._due_at: float | None = None
         self._blocked_at: float | None = None
@@ -211,7 +215,7 @@ class Child:
 
         Raises `OSError` when the command cannot be executed.
         """
-        self._wanted = True
+        self._wanted, self._pressed = True, False
         if self._process is not None:
             return True
         self._due_at = time.monotonic()
@@ -243,13 +247,23 @@ class Child:
             self._process.send_signal(self.stop_signal)
         self._wanted = False
 
+    def press(self, waited_seconds: float) -> None:
+        """Do what is due so long after `request_stop`: the harder signal once, or kill."""
+        steps = 1 if self.harder_signal is None else 2
+        if waited_seconds > steps * self.grace_seconds:
+            self.kill()
+        elif waited_seconds > self.grace_seconds and self.harder_signal and not self._pressed:
+            self._pressed = True
+            if self._process is not None and self._process.poll() is None:
+                self._process.send_signal(self.harder_signal)
+
     def kill(self) -> None:
         """Kill its whole process group at once; with a restart policy it comes back."""
         if self._process is not None:
             _kill_group(self._process.pid)
 
     def stop(self) -> None:
-        """Ask it to end, kill it after the grace period. Legal when it is not running."""
+        """Ask it to end, and see to it that it does. Legal when it is not running."""
         stop_all([self])
 
     def _spawn(self) -> bool:
@@ -308,8 +322,7 @@ def stop_all(children: Iterable[Child], *, interval_seconds: float = 0.02) -> No
     began = time.monotonic()
     while waiting:
         for child in waiting:
-            if time.monotonic() - began > child.grace_seconds:
-                child.kill()
+            child.press(time.monotonic() - began)
             child.poll()
         waiting = [child for child in waiting if child.pid is not None]
         if waiting:

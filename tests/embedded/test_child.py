@@ -170,6 +170,29 @@ def test_a_child_that_ignores_the_stop_signal_is_killed(children: list[Child]) -
     assert child.returncode == -signal.SIGKILL
 
 
+def test_a_harder_signal_comes_before_the_kill(children: list[Child]) -> None:
+    """Who is deaf to the first signal can still end by the second, which is sent once."""
+    script = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print('up', flush=True)"
+    output = io.StringIO()
+    child = Child(
+        "hard of hearing",
+        python(f"{script}; signal.pause(); signal.pause()"),
+        output=output,
+        stop_signal=signal.SIGINT,
+        harder_signal=signal.SIGQUIT,
+        grace_seconds=5.0,
+    )
+    children.append(child)
+    child.start()
+    poll_until(child, "up", output)
+    child.request_stop()
+    child.press(1.0)
+    assert child.poll() is None
+    child.press(6.0)
+    wait_until(lambda: child.poll() == "exited", "it ended")
+    assert child.returncode == -signal.SIGQUIT
+
+
 def test_stopping_is_legal_at_any_time(children: list[Child]) -> None:
     """Before the start, twice, and between a death and the restart; and it can start again."""
     child = Child("calm", python(SLEEPER))

@@ -45,7 +45,7 @@ def test_threads_of_one_process_share_servers(home: Path) -> None:
     found: list[EmbeddedServers] = []
 
     def ask() -> None:
-        found.append(embedded.ensure(home, linger_seconds=0.1, durable=False))
+        found.append(embedded.ensure(home, postgres=False, linger_seconds=0.1, durable=False))
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
@@ -104,13 +104,6 @@ def test_only_what_is_asked_for_runs_and_the_other_can_join(home: Path) -> None:
     assert second.supervisor_pid == first.supervisor_pid
     assert second.valkey_pid == first.valkey_pid
     assert execute(second, "select 1") == 1
-
-
-def test_postgres_alone_runs_without_a_broker(home: Path) -> None:
-    """PostgreSQL can be had without Valkey."""
-    found = embedded.ensure(home, valkey=False, durable=False)
-    assert found.broker_url is None
-    assert execute(found, "select lower('ÄÖÜ')") == "äöü"
 
 
 def test_asking_for_nothing_is_refused(home: Path) -> None:

@@ -51,8 +51,9 @@ def ensure(
 
     From any process and thread. They are kept for this process until it calls `release` as often
     as `ensure`, or ends. The caller that starts the supervisor decides how long it lingers after
-    the last one (`math.inf`: until `stop`) and whether data is durable. Raises
-    `ConfigurationError` when they cannot run here, `MemoryUnavailable` after the timeout.
+    the last one (`math.inf`: until `stop`) and whether data is `durable`; without, it survives
+    killed processes but no power failure. Raises `ConfigurationError` when they cannot run here,
+    `MemoryUnavailable` after the timeout.
     """
     needed = [name for name, wanted in zip(SERVER_NAMES, (postgres, valkey), strict=True) if wanted]
     if not needed:
