@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Self
-from urllib.parse import urlsplit
 
 from platformdirs import user_data_path
 from pydantic import Field, SecretStr, ValidationError, field_validator
@@ -20,7 +18,11 @@ PREFIX: Final = "AFTERTURN_"
 # Read where the binaries are looked for, before any settings exist.
 _ELSEWHERE: Final = frozenset({"POSTGRES_BIN", "VALKEY_SERVER", "ROOT_MODE"})
 
-Seconds = Annotated[float, Field(gt=0)]
+# A hundred years: what is longer cannot be added to a time, neither here nor in PostgreSQL.
+SECONDS_MAX: Final = 100 * 365.25 * 86_400
+
+Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX)]
+SecondsOrNone = Annotated[float, Field(ge=0, le=SECONDS_MAX)]
 
 
 class Settings(BaseSettings):
@@ -39,10 +41,13 @@ class Settings(BaseSettings):
         description="Where embedded servers live.",
     )
     database_url: str | None = Field(
-        default=None, description="PostgreSQL (`postgresql://…`); embedded when missing."
+        default=None,
+        repr=False,  # it may hold a password
+        description="PostgreSQL (`postgresql://…`); embedded when missing.",
     )
     broker_url: str | None = Field(
         default=None,
+        repr=False,
         description="Redis or Valkey (`redis://`, `rediss://`, `redis+socket://`); embedded "
         "when missing.",
     )
@@ -100,8 +105,8 @@ class Settings(BaseSettings):
     sweep_seconds: Seconds = Field(
         default=3.0, description="How often beat looks for work whose ring was lost."
     )
-    ring_linger_seconds: float = Field(
-        default=0.005, ge=0, description="How long rings wait to travel together."
+    ring_linger_seconds: SecondsOrNone = Field(
+        default=0.005, description="How long rings wait to travel together."
     )
     rings_max: int = Field(
         default=10_000, ge=1, description="Rings kept while the broker is away; more are dropped."
@@ -112,9 +117,8 @@ class Settings(BaseSettings):
     wait_timeout_seconds: Seconds = Field(
         default=120.0, description="How long flush, forget and drain wait."
     )
-    takeover_seconds: float = Field(
+    takeover_seconds: SecondsOrNone = Field(
         default=1.0,
-        ge=0,
         description="After this a waiting flush or forget runs the job in its own process.",
     )
     working_seconds: Seconds = Field(
@@ -147,7 +151,7 @@ class Settings(BaseSettings):
         return _url(value, "AFTERTURN_BROKER_URL", {"redis", "rediss", "redis+socket", "unix"})
 
     @classmethod
-    def load(cls, environ: Mapping[str, str] | None = None) -> Self:
+    def load(cls) -> Self:
         """Settings from the environment; every defect is a `ConfigurationError`.
 
         A variable with the prefix that is no setting is refused and named with the nearest one:
@@ -155,9 +159,9 @@ class Settings(BaseSettings):
         """
         known = {f"{PREFIX}{name.upper()}" for name in cls.model_fields}
         known |= {PREFIX + name for name in _ELSEWHERE}
-        for name in os.environ if environ is None else environ:
-            if name.startswith(PREFIX) and name not in known:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+        for name in os.environ:
+            if name.upper().startswith(PREFIX) and name.upper() not in known:
+                near = difflib.get_close_matches(name.upper(), sorted(known), n=1, cutoff=0.0)
                 raise ConfigurationError(
                     f"{name} is not a setting", hint=f"Did you mean {near[0]}?"
                 )
@@ -172,10 +176,12 @@ class Settings(BaseSettings):
 def _url(value: str | None, name: str, schemes: set[str]) -> str | None:
     if value is None:
         return None
-    scheme = urlsplit(value).scheme
-    if scheme not in schemes:
+    # Only what stands before "://" is shown: the rest may hold a password.
+    scheme, found, _ = value.partition("://")
+    if not found or scheme not in schemes:
         raise ConfigurationError(
             f"{name} has the wrong scheme",
-            detail=f"got {scheme or 'none'}, expected one of {', '.join(sorted(schemes))}",
+            detail=f"got {ascii(scheme[:20]) if found else 'none'}, "
+            f"expected one of {', '.join(sorted(schemes))}",
         )
     return value
