@@ -1,0 +1,23 @@
+"""A Celery app with a task that does nothing: what the queue itself costs."""
+
+from __future__ import annotations
+
+import os
+
+from celery import Celery
+
+app = Celery("noop", broker=os.environ["NOOP_BROKER_URL"])
+app.conf.update(
+    task_ignore_result=True,
+    task_default_queue="noop",
+    worker_send_task_events=True,
+    worker_disable_prefetch=False,
+    worker_prefetch_multiplier=64,
+    broker_connection_retry_on_startup=True,
+    broker_transport_options={"global_keyprefix": "noop:"},
+)
+
+
+@app.task(name="noop.nothing")
+def nothing(number: int) -> None:
+    """Do nothing."""
