@@ -84,7 +84,10 @@ def _factory(module_name: str, factory_name: str) -> object:
 
 def _project_roots() -> tuple[str, ...]:
     """The working directory and the entries of `PYTHONPATH`; the former joins `sys.path` last."""
-    here = str(Path.cwd())
+    try:
+        here = str(Path.cwd())
+    except FileNotFoundError as error:
+        raise _Defect("the current directory is gone", "Start the process in another.") from error
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
     importlib.invalidate_caches()

@@ -1,0 +1,82 @@
+"""The extractor that the settings name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from afterturn.errors import ConfigurationError
+from afterturn.extraction.compose import compose_extractor
+from afterturn.extraction.rules import RuleExtractor
+from afterturn.settings import Settings
+
+MODULE = """
+class Mine:
+    async def extract(self, request):
+        raise AssertionError
+
+class Sync:
+    def extract(self, request):
+        raise AssertionError
+
+def make():
+    return Mine()
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a module in the current directory."""
+    name = f"project_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield name
+    sys.modules.pop(name, None)
+
+
+def composed(extractor: str) -> object:
+    return compose_extractor(Settings(extractor=extractor))
+
+
+def test_the_default_is_the_rules() -> None:
+    """A newcomer sees facts without a model."""
+    assert isinstance(compose_extractor(Settings()), RuleExtractor)
+
+
+def test_none_means_none() -> None:
+    """Raw records only."""
+    assert composed("none") is None
+
+
+def test_an_extractor_of_ones_own(project: str) -> None:
+    """A function or a class of the adopter's module makes it."""
+    assert type(composed(f"{project}:make")).__name__ == "Mine"
+    assert type(composed(f" {project}:Mine ")).__name__ == "Mine"
+
+
+def test_it_is_validated(project: str) -> None:
+    """A part that does not fit is refused at the start, not at the first turn."""
+    with pytest.raises(ConfigurationError, match="Sync has a synchronous"):
+        composed(f"{project}:Sync")
+
+
+@pytest.mark.parametrize("name", ["openai", "openai:gpt"])
+def test_openai_is_not_shipped_yet(name: str) -> None:
+    """It says so instead of falling back to something else."""
+    with pytest.raises(
+        ConfigurationError, match="AFTERTURN_EXTRACTOR=openai.* not in this release"
+    ):
+        composed(name)
+
+
+@pytest.mark.parametrize("name", ["rule", "Rules", "wordllama", "None", "my_agent.memory"])
+def test_an_unknown_name_lists_what_there_is(name: str) -> None:
+    """A misspelt name is an error that shows it and the choices."""
+    with pytest.raises(ConfigurationError) as caught:
+        composed(name)
+    assert name in caught.value.detail
+    assert "rules, none, or module:factory" in caught.value.hint
