@@ -1,1 +1,1 @@
-
+"""Vectors for texts: the embedder that the settings name, checked at each call."""

@@ -1,0 +1,128 @@
+"""A provider of embeddings whose every answer is checked before it is stored or compared."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from afterturn.errors import AfterturnError, ConfigurationError, MemoryUnavailable
+from afterturn.intake import clean_text
+from afterturn.ports import EmbeddingProvider
+
+DIM_MAX: Final = 16_000
+MODEL_ID_CHARACTERS_MAX: Final = 200
+
+_UNIT_TOLERANCE: Final = 1e-3
+
+
+class CheckedEmbedder:
+    """`EmbeddingProvider` around another one.
+
+    Blank texts get zero rows and are never sent. Rows that are not of unit length are scaled.
+    A wrong shape or type is a `ConfigurationError`; a provider that raises, answers for another
+    number of texts, or gives numbers that are not finite is `MemoryUnavailable`. Neither holds
+    the provider's own message: it may quote the texts.
+    """
+
+    def __init__(self, provider: EmbeddingProvider) -> None:
+        self._provider = provider
+        self._model_id, self._dim = _identity(provider)
+
+    @property
+    def model_id(self) -> str:
+        """The provider's, as it was when this was made."""
+        return self._model_id
+
+    @property
+    def dim(self) -> int:
+        """The provider's, as it was when this was made."""
+        return self._dim
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """float32 [n, dim], rows of unit length or zero; the caller owns the array."""
+        rows = np.zeros((len(texts), self._dim), dtype=np.float32)
+        asked = [at for at, text in enumerate(texts) if text.strip()]
+        if asked:
+            answer = self._answer([clean_text(texts[at]) for at in asked])
+            rows[asked] = _unit(self._checked(answer, len(asked)))
+        return rows
+
+    def _answer(self, texts: list[str]) -> Any:
+        try:
+            return self._provider.embed(texts)
+        except AfterturnError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a provider may raise anything
+            failure = type(error).__name__
+        # Outside the handler, so that the provider's exception is not even its context.
+        raise MemoryUnavailable(
+            "The embedder failed",
+            detail=f"{self._model_id} raised {failure}",
+            hint="See AFTERTURN_EMBEDDER; retrieval goes on without vectors.",
+        )
+
+    def _checked(self, answer: Any, texts: int) -> NDArray[np.float32]:
+        if not isinstance(answer, np.ndarray) or answer.dtype.kind != "f":
+            given = answer.dtype if isinstance(answer, np.ndarray) else type(answer).__name__
+            raise self._misfit(f"{self._model_id} gave {given}, expected a float32 array")
+        if answer.ndim != 2 or answer.shape[1] != self._dim:
+            raise self._misfit(
+                f"{self._model_id} gave shape {answer.shape}, expected ({texts}, {self._dim})"
+            )
+        if answer.shape[0] != texts:
+            raise MemoryUnavailable(
+                "The embedder answered for another number of texts",
+                detail=f"{self._model_id} gave {answer.shape[0]} vectors for {texts}",
+            )
+        with np.errstate(over="ignore"):  # what overflows is refused below
+            rows = answer.astype(np.float32)
+        if not np.isfinite(rows).all():
+            raise MemoryUnavailable(
+                "The embedder gave numbers that are not finite", detail=self._model_id
+            )
+        return rows
+
+    def _misfit(self, detail: str) -> ConfigurationError:
+        return ConfigurationError(
+            "The embedder does not fit its description",
+            detail=detail,
+            hint="embed(texts) must return a float32 array of shape [n, dim].",
+        )
+
+
+def _identity(provider: EmbeddingProvider) -> tuple[str, int]:
+    """The provider's id and length, when it has all that is needed."""
+    kind = type(provider).__name__
+    model_id, dim = getattr(provider, "model_id", None), getattr(provider, "dim", None)
+    embed = getattr(provider, "embed", None)
+    defect = ""
+    if not callable(embed):
+        defect = "has no embed method"
+    elif inspect.iscoroutinefunction(embed):
+        defect = "has an async embed"
+    elif not isinstance(model_id, str) or not 0 < len(model_id) <= MODEL_ID_CHARACTERS_MAX:
+        defect = f"has no model_id of 1 to {MODEL_ID_CHARACTERS_MAX} characters"
+    elif not isinstance(dim, int) or not 0 < dim <= DIM_MAX:
+        defect = f"has no dim from 1 to {DIM_MAX}"
+    if defect or model_id is None or dim is None:
+        raise ConfigurationError(
+            "An embedder cannot be used",
+            detail=f"{kind} {defect}",
+            hint="It needs model_id (text), dim (a number) and embed(texts), "
+            "a plain function that returns a float32 array of shape [n, dim].",
+        )
+    return model_id, dim
+
+
+def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    lengths = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+    if (np.abs(lengths - 1.0) <= _UNIT_TOLERANCE).all():
+        return rows
+    scaled: NDArray[np.float32] = np.divide(
+        rows, lengths, out=np.zeros_like(rows), where=lengths > 0, casting="same_kind"
+    )
+    return scaled
