@@ -97,9 +97,12 @@ def _worker(settings: Settings, options: argparse.Namespace) -> int:
 
 
 def _beat(settings: Settings) -> int:
+    from workers import logs
     from workers.app import build_app
+    from workers.beat import run_beat
 
-    build_app(settings).Beat(loglevel="WARNING").run()
+    logs.quieten()
+    run_beat(build_app(settings))
     return 0
 
 

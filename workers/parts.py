@@ -6,9 +6,8 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from afterturn.extraction.compose import compose_extractor
-
 from afterturn.errors import AfterturnError, ConfigurationError
+from afterturn.extraction.compose import compose_extractor
 from afterturn.settings import Settings
 
 

@@ -19,12 +19,17 @@ from .running import Valkey, any_port, wait_until
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """A directory under a short path; afterwards no process works in it."""
+    """A directory under a short path; afterwards no process works in it.
+
+    The logs in it are printed at the end, which shows them when a test fails.
+    """
     path = Path(tempfile.mkdtemp(prefix="at-", dir="/tmp"))
     try:
         yield path
         wait_until(lambda: not _working_in(path), f"the processes in {path} ended")
     finally:
+        for log in sorted(path.rglob("*.log")):
+            print(f"--- {log}\n{log.read_text('utf-8', 'replace')[-4_000:]}")
         shutil.rmtree(path, ignore_errors=True)
 
 
