@@ -14,7 +14,7 @@ from afterturn.demo.asking import Answer
 from afterturn.records import MemoryLayer, MemoryRecord
 
 _SHOWN_MAX: Final = 3
-_INDENT: Final = (0, 0, 0, 3)
+_INDENT: Final = 3
 _LEARNED: Final = {
     MemoryLayer.SEMANTIC: "a fact",
     MemoryLayer.PROCEDURAL: "a habit",
@@ -37,7 +37,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         """A line or a paragraph."""
-        self._console.print(Padding(escape(text), _INDENT))
+        self._console.print(Padding.indent(escape(text), _INDENT))
 
     def gap(self) -> None:
         """An empty line."""
@@ -46,7 +46,7 @@ class Screen:
     def claim(self, text: str, holds: bool) -> None:
         """Something that must be true; the demo fails when it is not."""
         mark = "[bold green]yes[/]" if holds else "[bold red]NO [/]"
-        self._console.print(Padding(f"{mark}  {escape(text)}", _INDENT))
+        self._console.print(Padding.indent(f"{mark}  {escape(text)}", _INDENT))
         if not holds:
             self.untrue.append(text)
 

@@ -89,8 +89,7 @@ class Importer:
         for conversation in conversations:
             ids = [message.turn_id for message in conversation.messages]
             path = self._scope.child(conversation.conversation_id).stored_path
-            async with self._database.connection() as conn:
-                (row,) = await conn.fetch(_OUTCOMES, path, ids)
+            row = await self._database.row(_OUTCOMES, path, ids)
             self.tally.recorded += row["recorded"]
             self.tally.degraded += row["degraded"]
             self.tally.dead += row["dead"]
@@ -98,8 +97,8 @@ class Importer:
 
     async def _conversation(self, scope: MemoryScope, conversation: Conversation) -> None:
         ids = [message.turn_id for message in conversation.messages]
-        async with self._database.connection() as conn:
-            known = {row["turn_id"] for row in await conn.fetch(_KNOWN, scope.stored_path, ids)}
+        rows = await self._database.rows(_KNOWN, scope.stored_path, ids)
+        known = {row["turn_id"] for row in rows}
         todo = iter(conversation.messages)
         try:
             async with asyncio.TaskGroup() as group:
