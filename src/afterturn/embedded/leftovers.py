@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]  # it ships no types
 
 _ASK_SECONDS = 1.0
+_ASK_HARDER_SECONDS = 5.0
 _KILL_SECONDS = 30.0
 _KILL_ORPHANS_SECONDS = 2.0  # without their leader they can do nothing useful
 
@@ -31,13 +32,23 @@ def processes_in(directory: Path) -> list[psutil.Process]:
 
 
 class Eviction:
-    """Ends what still works in a directory: waits, asks once, and in the end kills."""
+    """Ends what still works in a directory: waits, asks twice, and in the end kills.
 
-    def __init__(self, directory: Path, ask: signal.Signals, pid_file: Path | None = None) -> None:
+    `pid_file` names the process that leads the others; without one there is only the leader.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        ask: signal.Signals,
+        ask_harder: signal.Signals,
+        pid_file: Path | None = None,
+    ) -> None:
         self._directory = directory
         self._ask = ask
+        self._ask_harder = ask_harder
         self._pid_file = pid_file
-        self._asked: set[int] = set()
+        self._asked: set[tuple[int, signal.Signals]] = set()
 
     def press(self, waited_seconds: float) -> None:
         """Do what is due after so long a wait; to be called again until nothing is left."""
@@ -49,9 +60,16 @@ class Eviction:
         for process in processes:
             if waited_seconds > patience:
                 _send(process, signal.SIGKILL)
-            elif process == leader and process.pid not in self._asked:
-                self._asked.add(process.pid)
-                _send(process, self._ask)
+            elif process == leader:
+                self._ask_once(
+                    process,
+                    self._ask_harder if waited_seconds > _ASK_HARDER_SECONDS else self._ask,
+                )
+
+    def _ask_once(self, process: psutil.Process, number: signal.Signals) -> None:
+        if (process.pid, number) not in self._asked:
+            self._asked.add((process.pid, number))
+            _send(process, number)
 
     def _leader(self, processes: list[psutil.Process]) -> psutil.Process | None:
         """The process that ends the others when it ends: the one in the pid file, or the first."""

@@ -118,7 +118,7 @@ class PostgresServer:
 
     def eviction(self) -> Eviction:
         """For processes of an earlier run."""
-        return Eviction(self.place.data, signal.SIGINT, self.place.data / "postmaster.pid")
+        return postgres_eviction(self.place.data)
 
     def _initdb(self, command: list[str | Path], launch: Launch) -> None:
         shutil.rmtree(self.place.unfinished, ignore_errors=True)
@@ -146,6 +146,11 @@ class PostgresServer:
         if pid_file.exists() and not processes_in(self.place.data):
             pid_file.unlink()
             self.socket.with_name(f"{_SOCKET}.lock").unlink(missing_ok=True)
+
+
+def postgres_eviction(data: Path) -> Eviction:
+    """For processes that work in this data directory."""
+    return Eviction(data, signal.SIGINT, signal.SIGQUIT, data / "postmaster.pid")
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from afterturn.embedded.claims import CLAIMS
 from afterturn.embedded.home import SERVER_NAMES, Home
-from afterturn.embedded.leftovers import Eviction
 from afterturn.embedded.locks import is_locked
 from afterturn.embedded.place import data_directories
+from afterturn.embedded.postgres import postgres_eviction
 from afterturn.embedded.state import forget_state, read_state
+from afterturn.embedded.valkey import valkey_eviction
 from afterturn.errors import MemoryUnavailable
 
 _POLL_SECONDS = 0.02
@@ -42,10 +43,8 @@ def stop(home: Path | str, *, timeout_seconds: float = 90.0) -> bool:
 def _end_all(home: Home, deadline: float) -> bool:
     """End supervisor and servers with the gate held; whether there were any."""
     began = time.monotonic()
-    evictions = [Eviction(home.path / "valkey", signal.SIGTERM)]
-    evictions += [
-        Eviction(data, signal.SIGINT, data / "postmaster.pid") for data in data_directories(home)
-    ]
+    evictions = [valkey_eviction(home.path / "valkey")]
+    evictions += [postgres_eviction(data) for data in data_directories(home)]
     ran = signalled = False
     while True:
         supervised = home.is_supervised()

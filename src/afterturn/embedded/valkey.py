@@ -81,7 +81,7 @@ class ValkeyServer:
 
     def eviction(self) -> Eviction:
         """For processes of an earlier run."""
-        return Eviction(self._data, signal.SIGTERM)
+        return valkey_eviction(self._data)
 
     def _set_aside_unreadable(self) -> None:
         """After some refusals to start, begin without the old messages: a sweep rings again.
@@ -94,3 +94,8 @@ class ValkeyServer:
         if self._refusals >= _UNREADABLE_AFTER and not self._set_aside and log.exists():
             self._set_aside = True
             log.rename(self._data / f"unreadable-{time.time_ns()}")
+
+
+def valkey_eviction(data: Path) -> Eviction:
+    """For processes that work in this data directory."""
+    return Eviction(data, signal.SIGTERM, signal.SIGTERM)
