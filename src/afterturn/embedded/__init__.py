@@ -4,6 +4,17 @@
 servers running and ends them when nobody needs them any more.
 """
 
+import sys
+
+from afterturn.errors import ConfigurationError
+
+if sys.platform == "win32":
+    raise ConfigurationError(
+        "Embedded servers do not run on Windows",
+        hint="Set AFTERTURN_DATABASE_URL and AFTERTURN_BROKER_URL, or use WSL.",
+    )
+
+# ruff: noqa: E402 - what follows needs a POSIX system
 from afterturn.embedded.client import EmbeddedServers, ensure, keep, release, status
 from afterturn.embedded.stopping import stop
 from afterturn.embedded.urls import redis_client_url
