@@ -14,7 +14,7 @@ if sys.platform == "win32":
         hint="Set AFTERTURN_DATABASE_URL and AFTERTURN_BROKER_URL, or use WSL.",
     )
 
-# ruff: noqa: E402 - what follows needs a POSIX system
+# What follows needs a POSIX system.
 from afterturn.embedded.client import EmbeddedServers, ensure, keep, release, status
 from afterturn.embedded.stopping import stop
 from afterturn.embedded.urls import redis_client_url
