@@ -24,6 +24,8 @@ from afterturn.demo.asking import ask
 from afterturn.demo.remains import remains
 from afterturn.demo.screen import Screen
 from afterturn.demo.shipped import load
+from afterturn.demo.stack import require_ready
+from afterturn.errors import MemoryUnavailable
 from afterturn.importing.importer import Importer
 from afterturn.memory import Memory
 from afterturn.scope import MemoryScope
@@ -138,6 +140,14 @@ def test_a_claim_that_does_not_hold_is_remembered(capsys: pytest.CaptureFixture[
     screen.claim("this does not", False)
     assert screen.untrue == ["this does not"]
     assert "NO" in capsys.readouterr().out
+
+
+def test_a_part_that_does_not_start_is_named_with_its_last_words(tmp_path: Path) -> None:
+    """The demo ends with what the part's log says, since the log goes with the demo's home."""
+    (tmp_path / "record.log").write_text("first\nImportError: no module\n\n")
+    with pytest.raises(MemoryUnavailable, match="record: ImportError: no module; beat: silent"):
+        require_ready({"not_ready": ["record", "beat"], "logs": str(tmp_path)})
+    require_ready({"not_ready": [], "logs": str(tmp_path)})
 
 
 async def test_remains_are_found_before_an_erase_and_none_after(told: Memory) -> None:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from afterturn import embedded
 from afterturn.errors import MemoryUnavailable
@@ -61,6 +61,7 @@ def running(home: Path | None) -> Iterator[Stack]:
         process = _start()
         undo.callback(_stop, process)
         report = _await_report(process)
+        require_ready(report)
         settings = Settings(database_url=report["database_url"], broker_url=report["broker_url"])
         yield Stack(settings, report["flower_url"], Path(report["logs"]), process)
 
@@ -87,7 +88,7 @@ def _start() -> subprocess.Popen[bytes]:
     return spawn(command, Launch(), stdout=subprocess.PIPE)
 
 
-def _await_report(process: subprocess.Popen[bytes]) -> dict[str, str]:
+def _await_report(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     """The JSON object that `up` prints once all is ready; lines before it are its worries."""
     assert process.stdout is not None  # noqa: S101 - a pipe was asked for
     said: list[str] = []
@@ -97,7 +98,7 @@ def _await_report(process: subprocess.Popen[bytes]) -> dict[str, str]:
         if line.startswith("{") or document:
             document += line
             if line.startswith("}"):
-                report: dict[str, str] = json.loads(document)
+                report: dict[str, Any] = json.loads(document)
                 return report
         else:
             said.append(line.strip())
@@ -105,6 +106,17 @@ def _await_report(process: subprocess.Popen[bytes]) -> dict[str, str]:
         "The demo's servers and workers did not start",
         detail="; ".join(said[-3:]).removeprefix("error: ")[:600],
     )
+
+
+def require_ready(report: dict[str, Any]) -> None:
+    """Raise with the last words of the parts that are not at work: their logs go with the home."""
+    said = []
+    for name in report["not_ready"]:
+        log = Path(report["logs"], f"{name}.log")
+        lines = log.read_text("utf-8", "replace").split("\n") if log.exists() else []
+        said.append(f"{name}: {next((each for each in reversed(lines) if each.strip()), 'silent')}")
+    if said:
+        raise MemoryUnavailable("Parts of the demo did not start", detail="; ".join(said)[:600])
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
