@@ -1,0 +1,192 @@
+"""The fleet under torture: `afterturn up` in a home of its own, and who is who in it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import psutil  # type: ignore[import-untyped]  # it ships no types
+
+from afterturn import embedded
+
+LEASE_SECONDS: Final = 4.0
+FLOWER_LOGIN: Final = "torture:torture"
+_SETTINGS: Final = {
+    "EXTRACTOR": "thinker:build",
+    "LEASE_SECONDS": str(LEASE_SECONDS),
+    "SWEEP_SECONDS": "1",
+    "RETRY_BASE_SECONDS": "0.2",
+    "RETRY_CAP_SECONDS": "2",
+    "MODEL_TIMEOUT_SECONDS": "2",
+    "CONNECT_TIMEOUT_SECONDS": "3",
+    "COMMAND_TIMEOUT_SECONDS": "15",
+    "WAIT_TIMEOUT_SECONDS": "20",
+    "CHUNK_ROWS": "25",
+    "FLOWER_PORT": "0",
+    "FLOWER_BASIC_AUTH": FLOWER_LOGIN,
+}
+
+
+def environment(home: Path) -> dict[str, str]:
+    """The environment of every process of the run; nothing of the shell's settings is kept."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("AFTERTURN_")}
+    own = {f"AFTERTURN_{name}": value for name, value in _SETTINGS.items()}
+    return {
+        **kept,
+        **own,
+        "AFTERTURN_HOME": str(home),
+        "PYTHONPATH": str(Path(__file__).with_name("extractor")),  # where workers find it
+    }
+
+
+@dataclass
+class Fleet:
+    """`afterturn up`, started again whenever it is gone."""
+
+    home: Path
+    notes: Path
+    env: dict[str, str]
+    starts: int = 0
+    ended: list[str] = field(default_factory=list)  # ends that nobody asked for
+    _process: subprocess.Popen[bytes] | None = None
+    _expected_end: bool = False
+
+    def start(self) -> None:
+        """Start it; it writes one JSON object when it is ready."""
+        self.starts += 1
+        command = [str(Path(sys.executable).with_name("afterturn")), "up", "--json"]
+        with self._out().open("wb") as out, self._out(".err").open("wb") as err:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self.env,
+                cwd=self.notes, start_new_session=True,
+            )  # fmt: skip
+        self._expected_end = False
+
+    def keep_running(self) -> None:
+        """Start it again if it ended; an end that no fault explains is remembered."""
+        if self._process is None or self._process.poll() is None:
+            return
+        if not self._expected_end:
+            self.ended.append(f"up ended with {self._process.returncode}: {self._last_words()}")
+        self.start()
+
+    def wait_ready(self, seconds: float) -> dict[str, Any]:
+        """What `up` said when it was ready. Raises `TimeoutError`."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.keep_running()
+            with contextlib.suppress(ValueError):
+                report: dict[str, Any] = json.loads(self._out().read_text())
+                return report
+            time.sleep(0.1)
+        raise TimeoutError(f"the fleet was not ready in {seconds:g} s: {self._last_words()}")
+
+    def flower_url(self) -> str | None:
+        """Where the Flower of the present `up` listens, once it said so."""
+        try:
+            url: str | None = json.loads(self._out().read_text())["flower_url"]
+        except (OSError, ValueError):
+            return None
+        return url
+
+    def kill(self) -> bool:
+        """kill -9 `up` itself."""
+        if self._process is None or self._process.poll() is not None:
+            return False
+        self._expected_end = True
+        self._process.kill()
+        self._process.wait()
+        return True
+
+    def stop(self, seconds: float = 45.0) -> str:
+        """End it as an operator does; what went wrong, empty when nothing did."""
+        process, self._process = self._process, None
+        if process is None:
+            return ""
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            return f"up did not stop within {seconds:g} s"
+        return f"up stopped with {code}" if code else ""
+
+    @property
+    def pid(self) -> int | None:
+        """Of `up`."""
+        return self._process.pid if self._process else None
+
+    def parts(self) -> dict[str, list[psutil.Process]]:
+        """The processes of the fleet by what they are: `record`, `record child`, `beat`, …"""
+        found: dict[str, list[psutil.Process]] = {}
+        for process in processes_of(self.home):
+            for name in _role(process):
+                found.setdefault(name, []).append(process)
+        return found
+
+    def servers(self) -> dict[str, int]:
+        """The processes of the embedded servers, as their home tells."""
+        with contextlib.suppress(Exception):
+            state = embedded.status(self.home)
+            if state is not None:
+                pids = {
+                    "postgres": state.postgres_pid,
+                    "valkey": state.valkey_pid,
+                    "supervisor": state.supervisor_pid,
+                }
+                return {name: pid for name, pid in pids.items() if pid}
+        return {}
+
+    def _out(self, ending: str = ".json") -> Path:
+        return self.notes / f"up-{self.starts}{ending}"
+
+    def _last_words(self) -> str:
+        with contextlib.suppress(OSError):
+            return self._out(".err").read_text("utf-8", "replace")[-300:].strip()
+        return ""
+
+
+def processes_of(home: Path) -> list[psutil.Process]:
+    """Every living process that names the home in its command or environment, or works in it."""
+    found = []
+    for process in psutil.process_iter():
+        if process.pid == os.getpid():
+            continue
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.status() != psutil.STATUS_ZOMBIE and _is_of(process, str(home)):
+                found.append(process)
+    return found
+
+
+def _is_of(process: psutil.Process, home: str) -> bool:
+    if any(home in part for part in process.cmdline()):
+        return True
+    with contextlib.suppress(psutil.Error):
+        if process.cwd().startswith(home):
+            return True
+    with contextlib.suppress(psutil.Error):
+        return bool(process.environ().get("AFTERTURN_HOME") == home)
+    return False
+
+
+def _role(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error):
+        command = process.cmdline()
+        for name in ("beat", "flower"):
+            if command[-2:] == ["workers", name]:
+                return [name]
+        if "worker" in command and "--name" in command:
+            name = command[command.index("--name") + 1]
+            parent = process.parent()
+            is_child = parent is not None and parent.cmdline() == command
+            return [f"{name} child", "child"] if is_child else [name, "worker"]
+    return []
