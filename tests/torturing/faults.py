@@ -108,6 +108,10 @@ class Injector:
                 if whom in ("postgres", "backend", "valkey", "supervisor") and kind != "pause":
                     self.counts["server"] = self.counts.get("server", 0) + 1
 
+    def analyze(self) -> None:
+        """What autovacuum does sooner or later: keep samples of the tables' rows."""
+        _asked_postgres(self.database_url, "analyze")
+
     def end(self) -> None:
         """Let everything that stands still go on."""
         self._wake(float("inf"))

@@ -100,7 +100,6 @@ async def gather(memory: Memory, database_url: str, roots: Iterable[Segments]) -
             held.add({"kind": kind, **item.model_dump(mode="json")})
     connection = await asyncpg.connect(database_url)
     try:
-        await connection.execute("analyze")  # as autovacuum does sooner or later
         async for table, word in _table_words(connection):
             held.tables.setdefault(word, Counter())[table] += 1
         for row in await connection.fetch(_OUTCOMES):

@@ -15,8 +15,6 @@ from typing import Any, Final
 
 import psutil  # type: ignore[import-untyped]  # it ships no types
 
-from afterturn import embedded
-
 LEASE_SECONDS: Final = 4.0
 FLOWER_LOGIN: Final = "torture:torture"
 _SETTINGS: Final = {
@@ -134,17 +132,13 @@ class Fleet:
         return found
 
     def servers(self) -> dict[str, int]:
-        """The processes of the embedded servers, as their home tells."""
-        with contextlib.suppress(Exception):
-            state = embedded.status(self.home)
-            if state is not None:
-                pids = {
-                    "postgres": state.postgres_pid,
-                    "valkey": state.valkey_pid,
-                    "supervisor": state.supervisor_pid,
-                }
-                return {name: pid for name, pid in pids.items() if pid}
-        return {}
+        """The processes of the embedded servers, as their home tells; also one that hangs."""
+        try:
+            state = json.loads((self.home / "services.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        pids = {name: server["pid"] for name, server in state["servers"].items()}
+        return {n: p for n, p in {**pids, "supervisor": state["supervisor_pid"]}.items() if p}
 
     def _out(self, ending: str = ".json") -> Path:
         return self.notes / f"up-{self.starts}{ending}"

@@ -124,6 +124,8 @@ def _check_facts(
         yield Violation("fact resurrected", op, about)
     elif facts and (not may_have or facts != {"fact": 1}):
         yield Violation("fact doubled or misplaced", op, about)
+    elif verdict.fate == "gone":
+        return
     elif may_have and is_there and not facts and not held.is_parked(said):
         yield Violation("fact lost", op, f"{about}; {held.outcome_of(said)}")
 

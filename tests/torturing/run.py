@@ -115,6 +115,7 @@ def _torture(
             told_at += 10
             _say(f"{elapsed:5.0f} s {_progress(tally.update())} faults {injector.counts}")
             leaks += _flower(fleet) or []
+            injector.analyze()
         time.sleep(0.05)
     injector.end()
     callers.stop(12.0)
