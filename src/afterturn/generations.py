@@ -21,6 +21,7 @@ import asyncpg
 
 from afterturn.database import MIGRATE_HINT, Connection, translating
 from afterturn.errors import ErasePending, MemoryContractError, NotMigrated
+from afterturn.intake import clean_text
 from afterturn.scope import MemoryScope, covering_paths, scope_from_path
 from afterturn.writes import Token
 
@@ -46,8 +47,17 @@ select to_regclass('afterturn.scope_generations') is not null
     and to_regclass('afterturn.erase_intents') is not null
     and to_regclass('afterturn.installation') is not null
 """
+_READ_COMMITTED = "select afterturn.require_read_committed()"
 _LOCK_SHARED = "select afterturn.lock_shared($1::text[])"
 _LOCK_EXCLUSIVE = "select afterturn.lock_exclusive($1::text[])"
+# Whether this very transaction holds a scope's exclusive mutation lock.
+_HOLDS_EXCLUSIVE = """
+select exists (
+    select from pg_locks l
+    where l.locktype = 'advisory' and l.pid = pg_backend_pid() and l.granted
+        and l.mode = 'ExclusiveLock' and l.objsubid = 1
+        and (l.classid::bigint << 32) | l.objid::bigint = afterturn.lock_key(0, $1))
+"""
 _REQUIRE_EXACT = "select afterturn.require_exact($1, $2::bigint[])"
 _REQUIRE_ACCOUNTED = "select afterturn.require_accounted($1, $2::bigint[], $3)"
 _MOVE = "select afterturn.move_erase($1)"
@@ -106,9 +116,12 @@ async def lock(conn: Connection, paths: Iterable[str], *, exclusive: bool = Fals
 
     SHARED on all covering paths, in ascending order; with `exclusive`, EXCLUSIVE on the paths
     themselves. Name every path of the transaction in one call, and check in a later statement.
+    Raises `MemoryContractError` outside a transaction, or in one that is not READ COMMITTED.
     """
     stored = [scope_from_path(path).stored_path for path in paths]
+    _require_transaction(conn)
     with translating():
+        await conn.execute(_READ_COMMITTED)
         await conn.execute(_LOCK_EXCLUSIVE if exclusive else _LOCK_SHARED, stored)
 
 
@@ -128,7 +141,9 @@ async def require(db: Db, path: str, token: Token, *, tolerant: bool = False) ->
 
 async def require_on(conn: Connection, path: str, token: Token) -> None:
     """`require` on a connection that already holds the locks of `path`."""
-    await _require_exact(conn, path, vector_of(path, token))
+    vector = vector_of(path, token)
+    _require_transaction(conn)
+    await _require_exact(conn, path, vector)
 
 
 async def require_accounted(
@@ -170,18 +185,37 @@ async def advance(
     """Move the scope's erase number and log it, in your transaction; returns the new number.
 
     Take the exclusive lock first (`lock(conn, [scope.path], exclusive=True)`) and delete your
-    rows in the same transaction. Turns that began before are stale from its commit on.
+    rows in the same transaction. Turns that began before are stale from its commit on. Raises
+    `MemoryContractError` when the lock is not held.
     """
     await require_installed(conn)
+    _require_transaction(conn)
+    with translating():
+        await conn.execute(_READ_COMMITTED)
+        held = await conn.fetchval(_HOLDS_EXCLUSIVE, scope.stored_path)
+    if not held:
+        raise MemoryContractError(
+            "The exclusive lock of the scope is not held",
+            hint="Take it in this transaction: lock(conn, [scope.path], exclusive=True).",
+        )
     with translating():
         number = int(await conn.fetchval(_MOVE, scope.stored_path))
-        await conn.execute(_LOG, scope.stored_path, number, requested_by, reason)
+        notes = (clean_text(requested_by), clean_text(reason))
+        await conn.execute(_LOG, scope.stored_path, number, *notes)
     return number
 
 
 async def _require_exact(conn: Connection, path: str, vector: list[int]) -> None:
     with translating():
         await conn.execute(_REQUIRE_EXACT, scope_from_path(path).stored_path, vector)
+
+
+def _require_transaction(conn: Connection) -> None:
+    if not conn.is_in_transaction():
+        raise MemoryContractError(
+            "The connection is not inside a transaction",
+            hint="The locks last until a transaction ends: begin one, write, and commit.",
+        )
 
 
 async def _ever_installed(db: Db) -> bool:
@@ -193,11 +227,11 @@ async def _ever_installed(db: Db) -> bool:
 async def _transaction(db: Db) -> AsyncIterator[Connection]:
     if isinstance(db, asyncpg.Pool):
         with translating():
-            async with db.acquire() as conn, conn.transaction():
+            async with db.acquire() as conn, conn.transaction(isolation="read_committed"):
                 yield conn
     elif db.is_in_transaction():
         yield db
     else:
         with translating():
-            async with db.transaction():
+            async with db.transaction(isolation="read_committed"):
                 yield db
