@@ -67,8 +67,6 @@ create table afterturn.turns (
     check ((extracted is null) = (extracted_at is null))
 );
 create index turns_in_order on afterturn.turns (path, happened_at, turn_id);
-create index turns_by_session on afterturn.turns (path, session, happened_at)
-    where session is not null;
 
 -- `pending` rows wait for a flush; readers see the others. The row that a flush replaces stands
 -- beside its successor until then.
@@ -148,9 +146,8 @@ create index jobs_waiting on afterturn.jobs (kind, ring_at)
 create index jobs_open_lifecycle on afterturn.jobs (path, id)
     where finished_at is null and kind in ('flush', 'forget', 'expire');
 create index jobs_blocked on afterturn.jobs (blocked_by) where blocked_by is not null;
-create index jobs_releasing on afterturn.jobs (id) where releasing;
-create index jobs_finished on afterturn.jobs (finished_at) where finished_at is not null;
-create index jobs_dead on afterturn.jobs (id) where outcome = 'dead';
+create index jobs_ended on afterturn.jobs (releasing, outcome, finished_at)
+    where finished_at is not null;
 
 -- Append-only, chained per root segment.
 create table afterturn.erase_log (
