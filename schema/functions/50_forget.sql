@@ -153,6 +153,8 @@ begin
     kept as (
         update afterturn.memories m
         set turn_path = l.source[1], turn_id = l.source[2],
+            session = (select t.session from afterturn.turns t
+                where t.path = l.source[1] and t.turn_id = l.source[2]),
             content = case when m.pending then m.content else (
                 select g.content from afterturn.scope_generations g
                 where g.scope_key = afterturn.scope_key(m.path)) end

@@ -1,4 +1,4 @@
-"""A database without afterturn."""
+"""A database without afterturn, and a desk that runs jobs one by one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.pipeline.conftest import desk
 from tests.schema.databases import new_database
+
+__all__ = ["desk"]
 
 
 @pytest.fixture
