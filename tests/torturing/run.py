@@ -30,7 +30,7 @@ from tests.torturing.story import Story, stored, tell
 _READY_SECONDS: Final = 90.0
 _DRAIN_SECONDS: Final = 60.0
 _SAMPLE: Final = 150
-_SHOWN: Final = 40
+_SHOWN_OF_A_KIND: Final = 10
 TEMPORARY: Final = "at-torture-"
 
 
@@ -247,7 +247,7 @@ def _numbers(
     said = list(story.said.values())
     turns = [s for s in said if s.kind == "turn"]
     fates = Counter(v.fate for v in verdicts.values())
-    parked = [s for s in turns if held.is_parked(s)]
+    parked = [s for s in turns if verdicts[s.op].fate != "gone" and held.is_parked(s)]
     return {
         "turns": len(turns),
         "acknowledged": sum(s.acked for s in turns),
@@ -284,11 +284,11 @@ def _fault_log(notes: Path) -> Any:
 
 def show(options: Options, report: Report) -> str:
     """Print the violations; the last line."""
-    for violation in report.violations[:_SHOWN]:
-        print(violation)
-    if len(report.violations) > _SHOWN:
-        print(f"… and {len(report.violations) - _SHOWN} more")
-    kinds = Counter(violation.code for violation in report.violations)
+    kinds: Counter[str] = Counter()
+    for violation in report.violations:
+        kinds[violation.code] += 1
+        if kinds[violation.code] <= _SHOWN_OF_A_KIND:
+            print(violation)
     if kinds:
         print(f"violations by kind: {dict(kinds)}")
     numbers = " ".join(f"{name}={value}" for name, value in report.numbers.items())
