@@ -145,6 +145,8 @@ create index jobs_waiting on afterturn.jobs (kind, ring_at)
     where finished_at is null and blocked_by is null;
 create index jobs_open_lifecycle on afterturn.jobs (path, id)
     where finished_at is null and kind in ('flush', 'forget', 'expire');
+create index jobs_ended_lifecycle on afterturn.jobs (path)
+    where finished_at is not null and kind in ('flush', 'forget', 'expire');
 create index jobs_blocked on afterturn.jobs (blocked_by) where blocked_by is not null;
 create index jobs_ended on afterturn.jobs (releasing, outcome, finished_at)
     where finished_at is not null;

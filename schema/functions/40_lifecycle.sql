@@ -6,17 +6,17 @@
 create or replace function afterturn.blocker(p_id bigint, p_kind text, p_path text)
 returns bigint
 language sql stable as $$
-    select max(b.id) from (
-        (select j.id from afterturn.jobs j
-         where j.finished_at is null and j.kind in ('flush', 'forget', 'expire')
+    -- Materialized: else the planner looks for the youngest by walking the ledger backwards.
+    with earlier as materialized (
+        select j.id from afterturn.jobs j
+        where j.finished_at is null and j.kind in ('flush', 'forget', 'expire')
             and j.path = any(trim_array(afterturn.covering(p_path), 1)) and j.id < p_id
-         order by j.id desc limit 1)
         union all
-        (select j.id from afterturn.jobs j
-         where j.finished_at is null and j.kind in ('flush', 'forget', 'expire')
+        select j.id from afterturn.jobs j
+        where j.finished_at is null and j.kind in ('flush', 'forget', 'expire')
             and j.path >= p_path and j.path < afterturn.under_end(p_path) and j.id < p_id
-            and not (p_kind = 'forget' and j.kind = 'flush')
-         order by j.id desc limit 1)) b
+            and not (p_kind = 'forget' and j.kind = 'flush'))
+    select max(e.id) from earlier e
 $$;
 
 -- Points a job at its blocker. The share lock on the blocker's row makes its end wait for us or
@@ -121,9 +121,11 @@ $$;
 
 -- Ends a lifecycle job whose row the caller has locked. `releasing` stays set until those that
 -- waited for it have been looked at anew.
+-- (Where many wait for one job the planner believes that many wait for any, and would look for
+-- them by reading the whole ledger.)
 create or replace function afterturn.end_lifecycle(
     p_id bigint, p_outcome text, p_receipt jsonb) returns void
-language sql as $$
+language sql set enable_seqscan = off as $$
     update afterturn.jobs j
     set finished_at = afterturn.clock(), outcome = p_outcome, lease_token = null,
         blocked_by = null, receipt = p_receipt, reason = '',

@@ -27,8 +27,10 @@ begin
     end if;
     for covered in
         select j.id from afterturn.jobs j
-        where j.finished_at is null and j.kind = 'flush' and j.id < p_id
-            and j.path >= p_path and j.path < afterturn.under_end(p_path)
+        where j.finished_at is null and j.id = any(array(
+            select q.id from afterturn.jobs q
+            where q.finished_at is null and q.kind = 'flush' and q.id < p_id
+                and q.path >= p_path and q.path < afterturn.under_end(p_path)))
         order by j.id limit p_limit for update skip locked
     loop
         perform afterturn.end_lifecycle(covered, 'superseded', '{}');
@@ -279,7 +281,7 @@ begin
     update afterturn.jobs j
     set path = null, path_key = afterturn.scope_key(j.path), request = '{}'
     where j.path >= p_path and j.path < afterturn.under_end(p_path)
-        and j.finished_at is not null;
+        and j.finished_at is not null and j.kind in ('flush', 'forget', 'expire');
 end $$;
 
 -- The last transaction. `verdict` is busy (somebody holds a lock: end the transaction, wait a
@@ -319,12 +321,18 @@ begin
         return;
     end if;
     perform from afterturn.jobs j
-    where j.id = p_id
-        or (j.finished_at is null and j.kind = 'flush' and j.id < p_id and not named
-            and j.path >= p_path and j.path < afterturn.under_end(p_path))
-        or (j.kind in ('record', 'extract') and j.finished_at is null and exists (
-            select from unnest(array[p_path] || outside) o(path)
-            where j.path >= o.path and j.path < afterturn.under_end(o.path)))
+    where j.id = any(array(
+        select p_id
+        union
+        select q.id from afterturn.jobs q
+        where q.finished_at is null and q.kind = 'flush' and q.id < p_id and not named
+            and q.path >= p_path and q.path < afterturn.under_end(p_path)
+        union
+        -- Offset 0 keeps it one index range a path, not one pass over all turns' jobs.
+        select t.id from unnest(array[p_path] || outside) o(path), lateral (
+            select q.id from afterturn.jobs q
+            where q.kind in ('record', 'extract') and q.finished_at is null
+                and q.path >= o.path and q.path < afterturn.under_end(o.path) offset 0) t))
     order by j.id for update;
     if not afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease) then
         verdict := 'lost';
