@@ -47,9 +47,11 @@ async def forget(
 ) -> bool:
     """Ask for it and wait for the receipt; whether it came."""
     derived: Derived = "keep" if rng.random() < 0.15 else "erase"
-    via = "named" if what != "scope" else rng.choices(
-        ["enqueue", "facade", "port", "cli"], [45, 35, 10, 10]
-    )[0]
+    via = (
+        "named"
+        if what != "scope"
+        else rng.choices(["enqueue", "facade", "port", "cli"], [45, 35, 10, 10])[0]
+    )
     derived = "keep" if via == "port" else derived
     op = actor.history.new_op()
     actor.note(

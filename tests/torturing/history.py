@@ -23,9 +23,7 @@ class History:
     def __init__(self, folder: Path, who: str) -> None:
         self.who = who
         self._count = 0
-        self._file = os.open(
-            folder / f"{who}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
-        )
+        self._file = os.open(folder / f"{who}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def note(self, event: str, **fields: Any) -> int:
         """Write one event; its time."""

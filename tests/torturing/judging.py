@@ -48,9 +48,7 @@ def judge(story: Story) -> dict[str, Verdict]:
     by_root: dict[str, list[Erase]] = {}
     for erase in story.erases.values():
         by_root.setdefault(erase.scope[0], []).append(erase)
-    return {
-        op: _verdict(said, by_root.get(said.scope[0], [])) for op, said in story.said.items()
-    }
+    return {op: _verdict(said, by_root.get(said.scope[0], [])) for op, said in story.said.items()}
 
 
 def _verdict(said: Said, erases: list[Erase]) -> Verdict:

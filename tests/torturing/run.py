@@ -98,9 +98,7 @@ def run(options: Options) -> Report:
     return report
 
 
-def _torture(
-    options: Options, fleet: Fleet, callers: Callers, injector: Injector
-) -> list[str]:
+def _torture(options: Options, fleet: Fleet, callers: Callers, injector: Injector) -> list[str]:
     """The time of the faults; what Flower showed meanwhile."""
     callers.start()
     tally = Tally(options.notes)
@@ -241,9 +239,7 @@ def _left_behind(home: Path) -> list[str]:
     return told
 
 
-def _numbers(
-    story: Story, verdicts: dict[str, Verdict], held: findings.Held
-) -> dict[str, Any]:
+def _numbers(story: Story, verdicts: dict[str, Verdict], held: findings.Held) -> dict[str, Any]:
     said = list(story.said.values())
     turns = [s for s in said if s.kind == "turn"]
     fates = Counter(v.fate for v in verdicts.values())

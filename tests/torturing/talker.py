@@ -129,9 +129,7 @@ async def finish(actor: Actor, turn: Turn, plan: Plan) -> TurnTicket | None:
     while True:
         actor.note("finish", op=plan.op)
         try:
-            ticket = await turn.finish(
-                plan.query, plan.answer, metadata=plan.metadata, names=None
-            )
+            ticket = await turn.finish(plan.query, plan.answer, metadata=plan.metadata, names=None)
         except ErasePending as error:
             actor.note("pending", op=plan.op, error=_told(error))
         except MemoryUnavailable as error:
@@ -190,9 +188,7 @@ async def _hand_over_again(actor: Actor, memory: Memory, plan: Plan) -> None:
         actor.note("again_failed", op=plan.op, error=_told(error))
 
 
-async def _same_id_elsewhere(
-    actor: Actor, memory: Memory, rng: random.Random, plan: Plan
-) -> None:
+async def _same_id_elsewhere(actor: Actor, memory: Memory, rng: random.Random, plan: Plan) -> None:
     """The same turn id in another scope is another turn."""
     place = rng.choice([c for c in words.conversations() if c != plan.scope])
     await have_turn(actor, memory, rng, plan_turn(actor, rng, place, plan.turn_id))

@@ -1,0 +1,1 @@
+"""The auditor of the torture, audited: each promise broken on paper must be seen."""
