@@ -13,7 +13,6 @@ The second way is only taken where the first leads to a module that lacks the fa
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import os
 import sys
@@ -90,7 +89,6 @@ def _project_roots() -> tuple[str, ...]:
         raise _Defect("the current directory is gone", "Start the process in another.") from error
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
-    importlib.invalidate_caches()
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return (here, *(str(Path(entry).absolute()) for entry in entries if entry))
 

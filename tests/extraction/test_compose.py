@@ -67,10 +67,9 @@ def test_it_is_validated(project: str) -> None:
 @pytest.mark.parametrize("name", ["openai", "openai:gpt"])
 def test_openai_is_not_shipped_yet(name: str) -> None:
     """It says so instead of falling back to something else."""
-    with pytest.raises(
-        ConfigurationError, match="AFTERTURN_EXTRACTOR=openai.* not in this release"
-    ):
+    with pytest.raises(ConfigurationError, match="is not in this release") as caught:
         composed(name)
+    assert f"AFTERTURN_EXTRACTOR={name}" in caught.value.message
 
 
 @pytest.mark.parametrize("name", ["rule", "Rules", "wordllama", "None", "my_agent.memory"])

@@ -173,6 +173,14 @@ def test_an_installed_package_wins_over_its_checkout(project: Project) -> None:
     assert str(project.fleet) in project.load("my_agent.memory:make")
 
 
+def test_a_module_without_the_factory_runs_once(directory: Path) -> None:
+    """It is not run again under another name in search of what it lacks."""
+    (directory / "memory.py").write_text("with open('runs', 'a') as runs:\n    runs.write('x')\n")
+    with pytest.raises(ConfigurationError, match="memory has no make"):
+        load_factory("memory:make", setting="AFTERTURN_EXTRACTOR")
+    assert (directory / "runs").read_text() == "x"
+
+
 def test_the_current_directory_comes_last_and_once(project: Project) -> None:
     """A project's file cannot shadow what the process itself needs."""
     project.write("memory.py")

@@ -125,10 +125,14 @@ async def test_finds(kind: str, said: str, fact: str) -> None:
         "Imagine I live in a castle.",
         'She said "I live in Paris"',
         "\u201cI live in Paris,\u201d he said.",
+        'He said "well, I live in Paris"',
         "> I live in Paris\n",
         "```\nI live in Paris\n```",
         "I love it",
         "I love that!",
+        "I love hiking with them",
+        "I'm learning a lot from this",
+        "I love " + "very " * 30 + "long sentences",
         "I'd love a coffee",
         "I love you",
         "I like your painting",
@@ -227,6 +231,21 @@ async def test_any_name_survives_the_retelling(name: str) -> None:
     """A name that looks like a pronoun or an escape is not replaced in its turn."""
     told = await facts("I love my dog and my sister Anna", names=[name, "Bo"])
     assert told[0] == f"{name} loves {name}'s dog"
+
+
+async def test_a_name_that_is_known_is_no_news() -> None:
+    """Who is introduced under the name that the turn gives anyway is not a fact."""
+    assert await facts("Hi, I'm Nora. My name is Nora.", names=["Nora", "Bo"]) == []
+    assert await facts("My name is Nora Jensen.", names=["Nora", "Bo"]) == [
+        "Nora's name is Nora Jensen"
+    ]
+
+
+async def test_control_characters_do_not_stand_for_names() -> None:
+    """No character of a text is taken for one of the speakers."""
+    assert await facts("I love jazz\x01 and\x00 tea", names=["Ann", "Bo"]) == [
+        "Ann loves jazz  and  tea"
+    ]
 
 
 async def test_a_name_is_kept_on_one_line() -> None:

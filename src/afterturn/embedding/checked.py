@@ -79,7 +79,7 @@ class CheckedEmbedder:
                 detail=f"{self._model_id} gave {answer.shape[0]} vectors for {texts}",
             )
         with np.errstate(over="ignore"):  # what overflows is refused below
-            rows = answer.astype(np.float32)
+            rows = answer.astype(np.float32, copy=False)
         if not np.isfinite(rows).all():
             raise MemoryUnavailable(
                 "The embedder gave numbers that are not finite", detail=self._model_id

@@ -125,7 +125,6 @@ def _load() -> _Model:
             detail=f"{CONFIG} with {DIM} dimensions was looked for in its package",
             hint="Reinstall wordllama from a wheel, or set AFTERTURN_EMBEDDER=none.",
         ) from None
-    loaded.tokenizer.no_padding()
     return _Model(loaded.tokenizer, loaded.embedding)
 
 
