@@ -23,6 +23,7 @@ class Callers:
     env: dict[str, str]
     seed: int
     lives: dict[tuple[str, int], int] = field(default_factory=dict)
+    ended: list[str] = field(default_factory=list)  # ends that nobody asked for
     _running: dict[tuple[str, int], subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self) -> None:
@@ -30,6 +31,8 @@ class Callers:
         for role, count in CAST.items():
             for index in range(count):
                 process = self._running.get((role, index))
+                if process is not None and process.poll() not in (None, -signal.SIGKILL):
+                    self.ended.append(f"{role}-{index} ended with {process.returncode}")
                 if process is None or process.poll() is not None:
                     self._start(role, index)
 

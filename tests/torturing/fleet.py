@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,6 +33,8 @@ _SETTINGS: Final = {
     "FLOWER_PORT": "0",
     "FLOWER_BASIC_AUTH": FLOWER_LOGIN,
 }
+_ENDED: Final = re.compile(r"^(\w+) ended with code (-?\d+)$", re.MULTILINE)
+_EXPECTED_ENDS: Final = (-9, 75)  # killed by us; the servers were out of reach when it started
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -56,6 +60,7 @@ class Fleet:
     ended: list[str] = field(default_factory=list)  # ends that nobody asked for
     _process: subprocess.Popen[bytes] | None = None
     _expected_end: bool = False
+    _err_read: int = 0
 
     def start(self) -> None:
         """Start it; it writes one JSON object when it is ready."""
@@ -67,14 +72,27 @@ class Fleet:
                 cwd=self.notes, start_new_session=True,
             )  # fmt: skip
         self._expected_end = False
+        self._err_read = 0
 
     def keep_running(self) -> None:
         """Start it again if it ended; an end that no fault explains is remembered."""
+        self.note_deaths()
         if self._process is None or self._process.poll() is None:
             return
         if not self._expected_end:
             self.ended.append(f"up ended with {self._process.returncode}: {self._last_words()}")
         self.start()
+
+    def note_deaths(self) -> None:
+        """Remember parts that ended by themselves, and keep what they said last."""
+        with contextlib.suppress(OSError):
+            told = self._out(".err").read_text("utf-8", "replace")
+            fresh, self._err_read = told[self._err_read :], len(told)
+            for name, code in _ENDED.findall(fresh):
+                if int(code) not in _EXPECTED_ENDS:
+                    self.ended.append(f"{name} of up {self.starts} ended with {code}")
+                    for log in (self.home / "logs").glob(f"{name}.log*"):
+                        shutil.copy(log, self.notes / f"{log.name}-{len(self.ended)}.dead")
 
     def wait_ready(self, seconds: float) -> dict[str, Any]:
         """What `up` said when it was ready. Raises `TimeoutError`."""

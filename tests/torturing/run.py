@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from traceback import format_exc
 from typing import Any, Final
 
 from afterturn import Memory, MemoryScope, Settings, embedded
@@ -83,7 +84,10 @@ def run(options: Options) -> Report:
             log=_fault_log(options.notes),
         )
         report.add("flower", _torture(options, fleet, callers, injector))
-        asyncio.run(_audit(options, fleet, injector, report))
+        try:
+            asyncio.run(_audit(options, fleet, injector, report))
+        except Exception as error:  # noqa: BLE001 - an audit that cannot be made is no success
+            report.add("audit failed", [f"{type(error).__name__}: {error}", format_exc()])
         report.numbers |= {
             f"{name}s" if name != "server" else "server_restarts": injector.counts.get(name, 0)
             for name in ("kill", "pause", "empty", "cut", "server")
@@ -94,7 +98,8 @@ def run(options: Options) -> Report:
         report.add("stop", [problem] if problem else [])
         report.add("left behind", _left_behind(options.home))
     report.add("files", findings.told(_file_leaks(options)))
-    report.add("fleet", fleet.ended)
+    report.add("ended by itself", [*fleet.ended, *callers.ended])
+    report.add("said on stderr", [p.name for p in options.notes.glob("*-?.err") if _said(p)])
     return report
 
 
@@ -224,6 +229,11 @@ def _file_leaks(options: Options) -> Iterator[tuple[str, str]]:
         for path in options.notes.glob(pattern):
             for word in words.markers_in_bytes(path.read_bytes()):
                 yield f"output {path.name}", word
+
+
+def _said(path: Path) -> bool:
+    """Whether a caller wrote to stderr: a task nobody awaited, a crash."""
+    return not path.name.startswith("up-") and path.stat().st_size > 0
 
 
 def _left_behind(home: Path) -> list[str]:
