@@ -97,6 +97,16 @@ def test_a_stale_turn_must_not_be_acknowledged(paper: Paper) -> None:
     assert paper.codes() == {"stale turn acknowledged"}
 
 
+def test_an_acknowledged_turn_is_known(paper: Paper) -> None:
+    """Handed over again after an erase of others it is the same turn, not a stale one."""
+    paper.turn("t1")
+    paper.hold("t1")
+    paper.forget("f1", what="turns", turn_ids=["another"])
+    assert paper.violations() == []
+    paper.note("denied", "t1", error="StaleTurn")
+    assert paper.codes() == {"known turn answered stale"}
+
+
 def test_a_refusal_needs_an_erase(paper: Paper) -> None:
     """Stale without an erase that could explain it."""
     paper.forget("f1")

@@ -215,6 +215,8 @@ def check_tokens(story: Story, verdicts: dict[str, Verdict]) -> Iterator[Violati
             for erase in erases:
                 if erase.makes_stale(said):
                     yield Violation("stale turn acknowledged", op, f"{erase.op}; {_about(verdict)}")
+        if said.denied and verdict.fate == "present":
+            yield Violation("known turn answered stale", op, _about(verdict))
         is_stale = said.refused == "refused" or said.reason.startswith("ErasePending")
         if is_stale and not said.degrade and not any(e.may_refuse(said) for e in erases):
             yield Violation("refused without an erase", op, f"{said.reason}; {_about(verdict)}")

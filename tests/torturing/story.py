@@ -48,6 +48,7 @@ class Said:
     reason: str = ""
     unanswered: bool = False  # the last attempt, or one before it, may have been kept
     ever_unknown: bool = False
+    denied: bool = False  # handed over again after it was acknowledged, and answered "stale"
 
     @property
     def outcome(self) -> Outcome:
@@ -255,6 +256,8 @@ def _told_of_said(said: Said, event: Event) -> None:
             said.refused = event["e"]
             said.reason = event.get("error", "")
             said.answered_at = at
+        case "denied":
+            said.denied = True
         case "acked" if event.get("outcome") == "refused":
             said.refused = "refused"
         case "acked":

@@ -49,8 +49,9 @@ async def talk(actor: Actor, memory: Memory, rng: random.Random) -> None:
         await flush(actor, memory, rng.choice([scope, scope[:2], scope[:1]]))
     else:
         plan = plan_turn(actor, rng, scope)
-        if await have_turn(actor, memory, rng, plan):
-            await _go_on(actor, memory, rng, plan)
+        turn = await have_turn(actor, memory, rng, plan)
+        if turn is not None:
+            await _go_on(actor, memory, rng, turn, plan)
 
 
 def plan_turn(
@@ -89,8 +90,8 @@ def _mood(rng: random.Random) -> str:
     return rng.choice(_MOODS) if draw < 0.05 else "plain"
 
 
-async def have_turn(actor: Actor, memory: Memory, rng: random.Random, plan: Plan) -> bool:
-    """Begin, read, think, finish; whether it was acknowledged."""
+async def have_turn(actor: Actor, memory: Memory, rng: random.Random, plan: Plan) -> Turn | None:
+    """Begin, read, think, finish; the turn if it was acknowledged."""
     actor.note(
         "begin",
         op=plan.op,
@@ -111,16 +112,16 @@ async def have_turn(actor: Actor, memory: Memory, rng: random.Random, plan: Plan
         )
     except MemoryUnavailable as error:
         actor.note("begin_refused", op=plan.op, error=_told(error))
-        return False
+        return None
     actor.note("began", op=plan.op)
     if rng.random() < 0.5:
         await looking.look_in_turn(actor, turn, plan.scope, plan.query or "anything")
     if rng.random() < 0.03:
         await turn.abandon()
         actor.note("abandoned", op=plan.op)
-        return False
+        return None
     await actor.pause(rng.choice([0.0, rng.uniform(0, 0.3), rng.uniform(0, 2.5)]))
-    return await finish(actor, turn, plan) is not None
+    return turn if await finish(actor, turn, plan) is not None else None
 
 
 async def finish(actor: Actor, turn: Turn, plan: Plan) -> TurnTicket | None:
@@ -157,14 +158,14 @@ async def finish(actor: Actor, turn: Turn, plan: Plan) -> TurnTicket | None:
         await actor.pause(0.2)
 
 
-async def _go_on(actor: Actor, memory: Memory, rng: random.Random, plan: Plan) -> None:
+async def _go_on(actor: Actor, memory: Memory, rng: random.Random, turn: Turn, plan: Plan) -> None:
     """What may follow an acknowledged turn."""
     draw = rng.random()
     if draw < 0.20:
         if await flush(actor, memory, plan.scope, of=plan.op):
             await looking.look_for(actor, memory, plan.scope, plan.op, _words_of(plan))
     elif draw < 0.32:
-        await _hand_over_again(actor, memory, plan)
+        await _hand_over_again(actor, rng, turn, plan)
     elif draw < 0.42:
         await _same_id_elsewhere(actor, memory, rng, plan)
     elif draw < 0.47 and len(plan.scope) == 3:
@@ -176,15 +177,15 @@ async def _go_on(actor: Actor, memory: Memory, rng: random.Random, plan: Plan) -
             await have_turn(actor, memory, rng, again)
 
 
-async def _hand_over_again(actor: Actor, memory: Memory, plan: Plan) -> None:
+async def _hand_over_again(actor: Actor, rng: random.Random, turn: Turn, plan: Plan) -> None:
     """The same turn a second time, as a caller does who never got the answer."""
+    await actor.pause(rng.choice([0.0, rng.uniform(0, 2.0)]))
     actor.note("again", op=plan.op)
     try:
-        turn = await memory.begin_turn(
-            scope_of(plan.scope), session=plan.session, turn_id=plan.turn_id
-        )
         await turn.finish(plan.query, plan.answer, metadata=plan.metadata)
-    except (MemoryUnavailable, StaleTurn) as error:
+    except StaleTurn as error:
+        actor.note("denied", op=plan.op, error=_told(error))
+    except MemoryUnavailable as error:
         actor.note("again_failed", op=plan.op, error=_told(error))
 
 
