@@ -35,6 +35,7 @@ _SETTINGS: Final = {
 }
 _ENDED: Final = re.compile(r"^(\w+) ended with code (-?\d+)$", re.MULTILINE)
 _EXPECTED_ENDS: Final = (-9, 75)  # killed by us; the servers were out of reach when it started
+_KILLED_AT_START: Final = "Could not start worker processes"
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -90,9 +91,16 @@ class Fleet:
             fresh, self._err_read = told[self._err_read :], len(told)
             for name, code in _ENDED.findall(fresh):
                 if int(code) not in _EXPECTED_ENDS:
-                    self.ended.append(f"{name} of up {self.starts} ended with {code}")
-                    for log in (self.home / "logs").glob(f"{name}.log*"):
-                        shutil.copy(log, self.notes / f"{log.name}-{len(self.ended)}.dead")
+                    self._note_death(name, code)
+
+    def _note_death(self, name: str, code: str) -> None:
+        logs = sorted((self.home / "logs").glob(f"{name}.log*"))
+        # Celery gives up when a child is killed before its first turn of the loop.
+        if any(_KILLED_AT_START in log.read_text("utf-8", "replace") for log in logs):
+            return
+        self.ended.append(f"{name} of up {self.starts} ended with {code}")
+        for log in logs:
+            shutil.copy(log, self.notes / f"{log.name}-{len(self.ended)}.dead")
 
     def wait_ready(self, seconds: float) -> dict[str, Any]:
         """What `up` said when it was ready. Raises `TimeoutError`."""
