@@ -18,6 +18,6 @@ app.conf.update(
 )
 
 
-@app.task(name="noop.nothing")
+@app.task(name="noop.nothing")  # type: ignore[untyped-decorator]  # celery is untyped
 def nothing(number: int) -> None:
     """Do nothing."""

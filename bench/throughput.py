@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import json
 import os
 import shutil
@@ -93,8 +94,7 @@ def run_noops(home: Path, tasks: int) -> float:
     broker = embedded.ensure(home).broker_url
     assert broker is not None
     os.environ["NOOP_BROKER_URL"] = broker.replace("virtual_host=0", "virtual_host=1")
-    sys.path.insert(0, str(BENCH))
-    import noop
+    noop = importlib.import_module("noop")  # beside this file
 
     command = [sys.executable, "-m", "celery", "-A", "noop", "worker", "-c", "2", "-E"]
     command += ["-Q", "noop", "--loglevel", "ERROR", "--without-mingle", "--without-gossip"]

@@ -36,7 +36,7 @@ def _clean_environment() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def home() -> Iterator[Path]:
     """A short folder of this test run (socket paths are limited)."""
-    folder = Path(tempfile.mkdtemp(prefix="at-", dir="/tmp"))  # noqa: S108
+    folder = Path(tempfile.mkdtemp(prefix="at-", dir="/tmp"))
     yield folder
     embedded.stop(folder)
     shutil.rmtree(folder, ignore_errors=True)

@@ -201,6 +201,7 @@ def _applied(change: Change, dim: int) -> Entry:
 
 
 def _row(record: Any, sources: tuple[tuple[str, str], ...]) -> Row:
+    turn_id, speaker, speaker_name = identity(json.loads(record["metadata"]))
     return Row(
         path=record["path"],
         record_id=record["record_id"],
@@ -213,7 +214,9 @@ def _row(record: Any, sources: tuple[tuple[str, str], ...]) -> Row:
         occurred_at=record["occurred_at"],
         recorded_at=record["recorded_at"],
         sources=sources,
-        **identity(json.loads(record["metadata"])),
+        turn_id=turn_id,
+        speaker=speaker,
+        speaker_name=speaker_name,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
@@ -97,10 +98,14 @@ class Row:
         )
 
 
-def identity(metadata: dict[str, Any]) -> dict[str, str]:
-    """`turn_id`, `speaker` and `speaker_name` of a record's metadata, where they are text."""
-    names = ("turn_id", "speaker", "speaker_name")
-    return {n: v.strip() for n in names if isinstance(v := metadata.get(n), str)}
+def identity(metadata: Mapping[str, Any]) -> tuple[str, str, str]:
+    """`turn_id`, `speaker` and `speaker_name` of a record's metadata, empty where not text."""
+
+    def text(key: str) -> str:
+        value = metadata.get(key)
+        return value.strip() if isinstance(value, str) else ""
+
+    return text("turn_id"), text("speaker"), text("speaker_name")
 
 
 def _hash(*parts: str) -> int:

@@ -88,7 +88,7 @@ def _is_twin(columns: Columns, wanted: Mask) -> Mask:
     keys, layer = columns["message_key"], columns["layer"]
     candidate = wanted & (layer == LAYERS.index("working")) & (keys != 0)
     stands_for = keys[wanted & (layer == LAYERS.index("episodic")) & (keys != 0)]
-    return candidate & np.isin(keys, stands_for)
+    return np.asarray(candidate & np.isin(keys, stands_for), dtype=np.bool_)
 
 
 def _in_order(columns: Columns, slots: Slots) -> Slots:

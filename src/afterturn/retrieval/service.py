@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from afterturn.database import Database
+from afterturn.errors import AfterturnError
 from afterturn.intake import clean_text
 from afterturn.ports import EmbeddingProvider
 from afterturn.queries import Dropped, MemoryQuery, RetrievalResult, RetrievedMemory
@@ -119,6 +120,8 @@ class PostgresRetrieval:
             return _Vector()
         try:
             vectors = await asyncio.to_thread(self._embedder.embed, [clean_text(text)])
+        except AfterturnError as error:
+            return _Vector(missing=f"vectors: {error.message}")
         except Exception as error:  # noqa: BLE001 - a provider raises what it must; lexical goes on
             return _Vector(missing=f"vectors: the embedder failed ({type(error).__name__})")
         return _checked(vectors, self._embedder.dim)

@@ -76,12 +76,16 @@ def session_evidence(evidence: Floats, opens_session: Mask) -> Floats:
 def coverage(hits: Iterable[TermHits], opens_thread: Mask) -> Floats:
     """The share of the question's idf mass found in a message or the one before it, 0 to 1."""
     covered = np.zeros(len(opens_thread))
+    holds = np.zeros(len(opens_thread) + 1, dtype=np.bool_)
     mass = 0.0
     for hit in hits:
+        holds[hit.positions] = True
         after = hit.positions + 1
+        after = after[~holds[after]]  # those that hold it are counted already
         after = after[after < len(opens_thread)]
-        after = after[~opens_thread[after]]
-        covered[np.union1d(hit.positions, after)] += hit.idf
+        covered[hit.positions] += hit.idf
+        covered[after[~opens_thread[after]]] += hit.idf
+        holds[hit.positions] = False
         mass += hit.idf
     return covered / mass if mass else covered
 

@@ -1,0 +1,112 @@
+"""The inverted index against BM25 as one would write it down."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from afterturn.retrieval import lexical
+from afterturn.retrieval.lexical import LexicalIndex
+
+Document = list[str]
+documents = st.lists(st.lists(st.sampled_from("abcdefg"), max_size=8), max_size=12)
+queries = st.lists(st.sampled_from("abcdefgz"), max_size=6)
+
+
+def naive(corpus: Sequence[Document], query: Sequence[str], k1: float, b: float) -> list[float]:
+    mean = sum(map(len, corpus)) / len(corpus)
+    scores = []
+    for document in corpus:
+        score = 0.0
+        for term in dict.fromkeys(query):
+            frequency = sum(term in other for other in corpus)
+            count = document.count(term)
+            if count:
+                idf = math.log(1 + (len(corpus) - frequency + 0.5) / (frequency + 0.5))
+                length = len(document) / mean
+                score += idf * count * (k1 + 1) / (count + k1 * (1 - b + b * length))
+        scores.append(score)
+    return scores
+
+
+def scored(parts: Sequence[tuple[LexicalIndex, list[int]]], query: Sequence[str]) -> list[float]:
+    """BM25 of all ranked documents; a part's list says where each document stands, or -1."""
+    placed = [(index, np.array(places, dtype=np.int32)) for index, places in parts]
+    total = sum(int((places >= 0).sum()) for _, places in placed)
+    lengths = np.zeros(total)
+    for index, places in placed:
+        lengths[places[places >= 0]] = index.lengths[places >= 0]
+    hits = lexical.find(query, placed, total)
+    return [float(score) for score in lexical.bm25(hits.values(), lengths, k1=0.9, b=0.75)]
+
+
+@given(documents, queries)
+def test_scores_equal_the_formula(corpus: list[Document], query: list[str]) -> None:
+    """Every document's score is what the formula gives."""
+    if corpus:
+        found = scored([(lexical.build(corpus), list(range(len(corpus))))], query)
+        np.testing.assert_allclose(found, naive(corpus, query, 0.9, 0.75), atol=1e-12)
+
+
+@given(documents, documents, queries)
+def test_several_indexes_score_as_one(
+    first: list[Document], second: list[Document], query: list[str]
+) -> None:
+    """The idf is joint: it makes no difference which part holds a document."""
+    apart = [
+        (lexical.build(first), list(range(len(first)))),
+        (lexical.build(second), list(range(len(first), len(first) + len(second)))),
+    ]
+    together = [(lexical.build(first + second), list(range(len(first) + len(second))))]
+    np.testing.assert_allclose(scored(apart, query), scored(together, query), atol=1e-12)
+
+
+@given(documents, queries, st.data())
+def test_documents_that_are_not_ranked_leave_no_trace(
+    corpus: list[Document], query: list[str], data: st.DataObject
+) -> None:
+    """A dead or excluded document counts neither in the idf nor in the mean length."""
+    keep = data.draw(st.lists(st.booleans(), min_size=len(corpus), max_size=len(corpus)))
+    places = [sum(keep[:at]) if kept else -1 for at, kept in enumerate(keep)]
+    kept = [document for document, wanted in zip(corpus, keep, strict=True) if wanted]
+    found = scored([(lexical.build(corpus), places)], query)
+    expected = naive(kept, query, 0.9, 0.75) if kept and any(kept) else [0.0] * len(kept)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@given(documents, documents, st.data())
+def test_merging_equals_building_from_what_is_kept(
+    first: list[Document], second: list[Document], data: st.DataObject
+) -> None:
+    """A merged index has the postings, lengths and words of the documents kept, and no others."""
+    corpus = [*first, *second]
+    keep = data.draw(st.lists(st.booleans(), min_size=len(corpus), max_size=len(corpus)))
+    masks = np.array(keep, dtype=np.bool_)
+    merged = lexical.merge(
+        [
+            (lexical.build(first), masks[: len(first)]),
+            (lexical.build(second), masks[len(first) :]),
+        ]
+    )
+    built = lexical.build([d for d, wanted in zip(corpus, keep, strict=True) if wanted])
+    assert merged.lengths.tolist() == built.lengths.tolist()
+    assert merged.vocabulary.keys() == built.vocabulary.keys()
+    for term in built.vocabulary:
+        expected, found = built.postings(term), merged.postings(term)
+        assert expected is not None
+        assert found is not None
+        assert [a.tolist() for a in found] == [a.tolist() for a in expected]
+
+
+def test_of_a_huge_question_the_rarest_terms_are_looked_up() -> None:
+    """A pasted file costs a bounded number of terms, and the rare ones are those that count."""
+    common = [f"common{i}" for i in range(lexical.QUERY_TERMS_MAX + 50)]
+    index = lexical.build([common, [*common, "needle"]])
+    places = np.array([0, 1], dtype=np.int32)
+    hits = lexical.find([*common, "needle"], [(index, places)], 2)
+    assert len(hits) == lexical.QUERY_TERMS_MAX
+    assert "needle" in hits

@@ -1,0 +1,273 @@
+"""Retrieval from a real database: what is seen, what is not, and what is said about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from afterturn.database import Database
+from afterturn.errors import MemoryUnavailable, NotMigrated
+from afterturn.ports import CandidateScan, MemoryRetrievalPort
+from afterturn.records import MemoryLayer
+from afterturn.retrieval import service
+from afterturn.scope import MemoryScope
+from afterturn.settings import Settings
+
+from .conftest import Library, WordVectors, ask, ids
+
+ACME = MemoryScope.of("acme")
+ALICE = MemoryScope.of("acme", "alice")
+
+
+async def test_it_is_both_ports(library: Library) -> None:
+    """One object retrieves and scans."""
+    retrieval = library.retrieval()
+    assert isinstance(retrieval, MemoryRetrievalPort)
+    assert isinstance(retrieval, CandidateScan)
+    assert retrieval.SCAN_BUDGET == 1_000
+
+
+async def test_an_empty_scope_is_whole_and_empty(library: Library) -> None:
+    """Nothing remembered is an answer, not an error and not a degradation."""
+    result = await library.retrieval(WordVectors()).retrieve(ask(ALICE))
+    assert (result.memories, result.dropped, result.degraded) == ((), (), ())
+
+
+async def test_what_is_pending_is_not_seen_until_a_flush(library: Library) -> None:
+    """Readers keep the flushed text while its replacement waits."""
+    retrieval = library.retrieval()
+    await library.write(ALICE, {"a": "oolong tea"})
+    assert ids(await retrieval.retrieve(ask(ALICE))) == set()
+    await library.memory.flush(ALICE)
+    await library.write(ALICE, {"a": "black tea"})
+    (found,) = (await retrieval.retrieve(ask(ALICE))).memories
+    assert found.record.text == "oolong tea"
+    await library.memory.flush(ALICE)
+    (found,) = (await retrieval.retrieve(ask(ALICE))).memories
+    assert found.record.text == "black tea"
+
+
+async def test_a_record_comes_back_as_it_was_written(library: Library) -> None:
+    """All fields are there, and an answer is the caller's own: changing it changes nothing."""
+    retrieval = library.retrieval()
+    await library.keep(
+        ALICE,
+        {"a": "oolong tea"},
+        layer=MemoryLayer.EPISODIC,
+        importance=0.75,
+        metadata={"speaker": "user", "turn_id": "t1", "session": "s1", "tags": ["x"]},
+        occurred_at="2024-05-01T12:00:00+02:00",
+        sources=[{"turn_id": "t1", "turn_path": ALICE.path}],
+    )
+    (found,) = (await retrieval.retrieve(ask(ALICE))).memories
+    record = found.record
+    listed = await library.memory.list(ALICE)
+    assert (record,) == listed
+    assert record.sources[0].turn_path == ALICE.path
+    record.metadata["tags"].append("y")
+    (again,) = (await retrieval.retrieve(ask(ALICE))).memories
+    assert again.record.metadata["tags"] == ["x"]
+
+
+async def test_readers_see_their_ancestors_and_nobody_else(library: Library) -> None:
+    """Own and covering scopes are visible; siblings and descendants are not."""
+    chat, bob = ALICE.child("chat"), MemoryScope.of("acme", "bob")
+    for scope in (ACME, ALICE, chat, bob, MemoryScope.of("other")):
+        await library.keep(scope, {f"of-{scope.segments[-1]}": "tea"})
+    retrieval = library.retrieval()
+    assert ids(await retrieval.retrieve(ask(chat))) == {"of-acme", "of-alice", "of-chat"}
+    assert ids(await retrieval.retrieve(ask(ALICE))) == {"of-acme", "of-alice"}
+    assert ids(await retrieval.retrieve(ask(ACME))) == {"of-acme"}
+
+
+async def test_scopes_that_look_alike_are_apart(library: Library) -> None:
+    """No wildcard, prefix or encoding lets one user into another's memory."""
+    names = ["u1", "u10", "u_1", "uX1", "u%", "u", "u1/x", "u1 ", "U1"]
+    for number, name in enumerate(names):
+        await library.keep(MemoryScope.of("acme", name), {f"r{number}": "tea"})
+    retrieval = library.retrieval()
+    for number, name in enumerate(names):
+        scope = MemoryScope.of("acme", name)
+        assert ids(await retrieval.retrieve(ask(scope))) == {f"r{number}"}
+        assert ids(await retrieval.scan_candidates(ask(scope))) == {f"r{number}"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "   ",
+        "\x00",
+        "te\x00a",
+        "\ud800 tea",
+        "'; drop table memories; --",
+        "%_\\",
+        "tea " * 25_000,
+    ],
+    ids=["empty", "blank", "nul", "nul inside", "surrogate", "sql", "wildcards", "100 KB"],
+)
+async def test_any_question_is_answered(embedding_library: Library, text: str) -> None:
+    """Strange, empty and huge questions rank what there is."""
+    await embedding_library.keep(ALICE, {"a": "oolong tea", "b": "a train"})
+    await embedding_library.memory.drain(ALICE, in_process=True)
+    result = await embedding_library.retrieval(WordVectors()).retrieve(ask(ALICE, text))
+    assert ids(result) == {"a", "b"}
+    assert result.degraded == ()
+
+
+@pytest.mark.parametrize("limit", [0, -3])
+async def test_a_limit_of_nothing(library: Library, limit: int) -> None:
+    """Nothing comes back, and `dropped` says that there was something."""
+    await library.keep(ALICE, {"a": "tea"})
+    result = await library.retrieval().retrieve(ask(ALICE, limit=limit))
+    assert result.memories == ()
+    assert [(d.record_id, d.reason) for d in result.dropped] == [("a", "limit")]
+
+
+async def test_layers_limit_what_is_looked_at(library: Library) -> None:
+    """Records of other layers are no candidates."""
+    await library.keep(ALICE, {"a": "tea one"})
+    await library.keep(ALICE, {"b": "tea two"}, layer=MemoryLayer.PROCEDURAL)
+    retrieval = library.retrieval()
+    only = await retrieval.retrieve(ask(ALICE, layers=["procedural"]))
+    assert (ids(only), only.dropped) == ({"b"}, ())
+    assert ids(await retrieval.retrieve(ask(ALICE, layers=[]))) == set()
+
+
+async def test_a_turn_is_found_once_and_its_twin_is_dropped(library: Library) -> None:
+    """Both layers of a message are candidates, one is returned; a scan shows both."""
+    async with library.memory.turn(ALICE, session="s1") as turn:
+        await turn.finish("I love oolong tea", "Noted", names=("Alice", "Helper"))
+    await library.memory.drain(ALICE, in_process=True)
+    query = ask(ALICE, "oolong", layers=["working", "episodic"])
+    result = await library.retrieval().retrieve(query)
+    assert [m.record.layer for m in result.memories] == ["episodic", "episodic"]
+    assert result.memories[0].record.text == "I love oolong tea"
+    assert {d.reason for d in result.dropped} == {"duplicate"}
+    assert len(result.dropped) == 2
+    scanned = await library.retrieval().scan_candidates(query.model_copy(update={"limit": 1}))
+    assert len(scanned.memories) == 4
+    assert scanned.dropped == ()
+
+
+class Failing(WordVectors):
+    """Raises what providers raise, with the text in the message."""
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        raise RuntimeError(f"cannot embed {texts[0]}")
+
+
+class NotFinite(WordVectors):
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return np.full((len(texts), self.dim), np.nan, dtype=np.float32)
+
+
+class WrongDim(WordVectors):
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return np.ones((len(texts), self.dim + 1), dtype=np.float32)
+
+
+class NoArray(WordVectors):
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return {"data": None}  # type: ignore[return-value]  # what a broken provider does
+
+
+@pytest.mark.parametrize("broken", [Failing(), NotFinite(), WrongDim(), NoArray()])
+async def test_a_broken_embedder_degrades_and_never_empties(
+    embedding_library: Library, broken: WordVectors
+) -> None:
+    """Retrieval goes on lexically and says so, without the question's text."""
+    await embedding_library.keep(ALICE, {"a": "oolong tea", "b": "a train"})
+    await embedding_library.memory.drain(ALICE, in_process=True)
+    result = await embedding_library.retrieval(broken).retrieve(ask(ALICE, "oolong secret"))
+    assert result.memories[0].record.record_id == "a"
+    assert ids(result) == {"a", "b"}
+    assert len(result.degraded) == 1
+    assert result.degraded[0].startswith("vectors: ")
+    assert "secret" not in result.degraded[0]
+
+
+async def test_vectors_join_when_they_are_made(embedding_library: Library) -> None:
+    """Records are found lexically at once, degraded until the embed job is done."""
+    retrieval = embedding_library.retrieval(WordVectors())
+    await embedding_library.keep(ALICE, {"a": "a beverage", "b": "a locomotive", "c": "a cat"})
+    before = await retrieval.retrieve(ask(ALICE, "tea"))
+    assert before.degraded == ("vectors: 3 of 3 records have none of this embedder yet",)
+    assert ids(before) == {"a", "b", "c"}
+    await embedding_library.memory.drain(ALICE, in_process=True)
+    after = await retrieval.retrieve(ask(ALICE, "tea"))
+    assert after.degraded == ()
+    assert after.memories[0].record.record_id == "a"
+    assert after.memories[0].signals["vector"] > 0
+
+
+async def test_without_an_embedder_nothing_is_missing(embedding_library: Library) -> None:
+    """`none` is a mode, not a degradation, also where vectors are stored."""
+    await embedding_library.keep(ALICE, {"a": "a beverage"})
+    await embedding_library.memory.drain(ALICE, in_process=True)
+    result = await embedding_library.retrieval(None).retrieve(ask(ALICE, "beverage"))
+    assert (ids(result), result.degraded) == ({"a"}, ())
+
+
+async def test_vectors_of_another_model_are_never_compared(embedding_library: Library) -> None:
+    """They count as missing until `reembed` has replaced them."""
+    await embedding_library.keep(ALICE, {"a": "a beverage"})
+    await embedding_library.memory.drain(ALICE, in_process=True)
+
+    class Other(WordVectors):
+        model_id = "test-words-2"
+
+    result = await embedding_library.retrieval(Other()).retrieve(ask(ALICE, "tea"))
+    assert ids(result) == {"a"}
+    assert result.degraded == ("vectors: 1 of 1 records have none of this embedder yet",)
+
+
+async def test_a_large_scope_is_ranked_off_the_loop_within_the_budget(library: Library) -> None:
+    """The best come first, `dropped` covers the scan budget and no more, gates reach beyond it."""
+    count = service.INLINE_ROWS_MAX + 500
+    await library.keep(ALICE, {f"r{i}": f"tea number{i}" for i in range(count)}, importance=0.2)
+    await library.keep(ALICE, {"late": "nothing in common"}, importance=0.9)
+    retrieval = library.retrieval()
+    result = await retrieval.retrieve(ask(ALICE, "number4711 tea", limit=3))
+    assert result.memories[0].record.record_id == "r4711"
+    assert len(result.memories) + len(result.dropped) == service.SCAN_BUDGET
+    everything = await retrieval.retrieve(ask(ALICE, "tea", limit=count + 10))
+    assert len(everything.memories) == count + 1
+    important = await retrieval.retrieve(ask(ALICE, "tea", limit=3, min_importance=0.5))
+    assert ids(important) == {"late"}
+    scanned = await retrieval.scan_candidates(ask(ALICE, "tea", limit=1))
+    assert len(scanned.memories) == service.SCAN_BUDGET
+
+
+async def test_many_readers_of_a_cold_scope_agree(library: Library) -> None:
+    """Concurrent first readers all get the whole answer."""
+    await library.keep(ALICE, {f"r{i}": f"tea {i}" for i in range(300)})
+    await library.keep(ACME, {"above": "tea"})
+    retrieval = library.retrieval()
+    scopes = [ALICE, ALICE.child("chat-1"), ALICE.child("chat-2"), ACME] * 8
+    results = await asyncio.gather(*(retrieval.retrieve(ask(scope)) for scope in scopes))
+    for scope, result in zip(scopes, results, strict=True):
+        assert len(result.memories) == (1 if scope == ACME else 301)
+
+
+async def test_an_unreachable_database_is_an_error(settings: Settings) -> None:
+    """Out of reach is never an empty answer."""
+    database = Database("postgresql://u@127.0.0.1:1/none", settings, pool_size=2)
+    retrieval = service.PostgresRetrieval(database, settings, None)
+    with pytest.raises(MemoryUnavailable):
+        await retrieval.retrieve(ask(ALICE))
+    await database.close()
+
+
+async def test_a_database_without_tables_is_named_as_such(
+    library: Library,
+) -> None:
+    """The hint is the command that helps."""
+    await library.value("drop schema afterturn cascade")
+    with pytest.raises(NotMigrated) as caught:
+        await library.retrieval().retrieve(ask(ALICE))
+    assert "afterturn migrate" in str(caught.value)
