@@ -47,9 +47,9 @@ def row(
         importance=importance,
         occurred_at=occurred_at,
         recorded_at=START + timedelta(minutes=minute),
-        turn_id=identity(about).get("turn_id", ""),
-        speaker=identity(about).get("speaker", ""),
-        speaker_name=identity(about).get("speaker_name", ""),
+        turn_id=turn_id,
+        speaker=speaker,
+        speaker_name=speaker_name,
     )
 
 
