@@ -173,3 +173,10 @@ create table afterturn.erase_log_heads (
     root_key bytea primary key check (length(root_key) = 16),
     hash bytea not null check (length(hash) = 32)
 );
+
+-- The planner's statistics would keep samples of text that was erased.
+alter table afterturn.turns alter column query set statistics 0,
+    alter column answer set statistics 0, alter column names set statistics 0,
+    alter column metadata set statistics 0;
+alter table afterturn.memories alter column text set statistics 0,
+    alter column metadata set statistics 0;

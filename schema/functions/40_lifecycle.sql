@@ -29,7 +29,9 @@ declare
 begin
     select * into waiting from afterturn.jobs j where j.id = p_id for update;
     loop
-        found_blocker := afterturn.blocker(waiting.id, waiting.kind, waiting.path);
+        -- A named forget takes no flush's rows as a whole, so it waits like any other job.
+        found_blocker := afterturn.blocker(waiting.id,
+            case when waiting.request ? 'named' then 'named' else waiting.kind end, waiting.path);
         exit when found_blocker is null;
         perform from afterturn.jobs j where j.id = found_blocker and j.finished_at is null
             for share;
@@ -279,7 +281,9 @@ begin
         return;
     end if;
     if exists (select from afterturn.erase_intents i
-               where i.path = any(afterturn.covering(p_path)) and i.job_id > p_id) then
+               join afterturn.jobs f on f.id = i.job_id and f.path = i.path
+               where i.path = any(afterturn.covering(p_path)) and i.job_id > p_id
+                   and not f.request ? 'named') then
         perform afterturn.end_lifecycle(p_id, 'superseded', '{}');
         verdict := 'superseded';
         return;
@@ -312,6 +316,20 @@ begin
     end if;
     if moved >= p_limit then
         verdict := 'more';
+        return;
+    end if;
+    -- Turns acknowledged before that could not be recorded, because a younger erase stands which
+    -- does not take them as a whole: the flush goes behind it.
+    if exists (select from afterturn.erase_intents i
+               join afterturn.jobs f on f.id = i.job_id
+               where i.job_id > p_id and (f.request ? 'named' or f.path <> i.path)
+                   and exists (select from afterturn.jobs j
+                       where j.finished_at is null and j.kind = 'record'
+                           and j.path >= greatest(p_path, i.path)
+                           and j.path < least(afterturn.under_end(p_path),
+                               afterturn.under_end(i.path)))) then
+        perform afterturn.requeue(p_id);
+        verdict := 'requeued';
         return;
     end if;
     select m.content into generation from afterturn.move_content(array[p_path], false) m;

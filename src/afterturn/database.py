@@ -36,6 +36,8 @@ _RAISED: dict[str, type[AfterturnError]] = {
     "AT004": MemoryContractError,
     "AT005": ConfigurationError,
 }
+# The last is asyncpg's own state machine, tripped by a connection that broke at a bad moment.
+_BROKEN = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _NOT_INSTALLED = {"3F000", "42P01", "42883", "42703"}  # schema, table, function, column missing
 MIGRATE_HINT = "Run `afterturn migrate` against this database."
 
@@ -145,7 +147,7 @@ class translating:  # noqa: N801 - reads as a statement
             return
         if isinstance(error, asyncpg.PostgresError):
             raise translated(error) from None
-        if isinstance(error, (OSError, TimeoutError, asyncpg.InterfaceError)):
+        if isinstance(error, _BROKEN):
             raise MemoryUnavailable(
                 "The database cannot be reached",
                 detail=type(error).__name__,

@@ -48,7 +48,7 @@ def test_a_home_that_no_socket_path_can_hold(home: Path, name: str) -> None:
             assert client.ping()
     finally:
         embedded.stop(nested)
-    assert not list(Path("/tmp").glob(f"afterturn-*{Home(nested).tag}*"))  # noqa: S108
+    assert not list(Path("/tmp").glob(f"afterturn-*{Home(nested).tag}*"))
 
 
 def test_a_socket_directory_of_another_user_is_refused(home: Path) -> None:

@@ -175,3 +175,44 @@ async def test_waiting_behind_one_erase_costs_the_sweep_nothing(desk: Desk) -> N
     await desk.value("update afterturn.jobs set ring_at = afterturn.clock() - interval '1 s'")
     rung = await desk.rows("select * from afterturn.sweep_rings(100, '1s')")
     assert len(rung) == 20
+
+
+async def test_a_named_erase_waits_for_the_flushes_before_it(desk: Desk) -> None:
+    """It does not take a flush's rows as a whole, so it neither supersedes nor overtakes it."""
+    flush = await desk.enqueue("flush", CHAT_1)
+    erase = await desk.enqueue_forget(CHAT_1, named={"record_ids": ["r"], "turn_ids": []})
+    assert await desk.claim_job(erase) is None
+    assert await desk.run(flush) == "flushed 1"
+    assert await desk.run(erase) == "forgot 1"
+
+
+async def test_a_flush_of_turns_that_a_named_erase_holds_back_goes_behind_it(desk: Desk) -> None:
+    """It does not say done without a turn that was acknowledged before it."""
+    await desk.stage(CHAT_1, "t1")
+    flush = await desk.enqueue("flush", CHAT_1)
+    erase = await desk.enqueue_forget(CHAT_1, named={"record_ids": ["r"], "turn_ids": []})
+    assert await desk.run(flush) == "erasing 1, requeued 1"
+    assert await desk.run(erase) == "forgot 1"
+    receipt = await desk.value("select receipt from afterturn.jobs where id = $1", flush)
+    assert await desk.run(receipt["successor"]) == "recorded 1, flushed 1"
+    assert len(await desk.texts()) == 4
+
+
+async def test_a_flush_records_a_turn_whose_lease_an_erase_took_meanwhile(desk: Desk) -> None:
+    """One pass over the waiting turns is not enough when an erase elsewhere puts one back."""
+    staged = await desk.stage(CHAT_1, "t1")
+    flush = await desk.enqueue("flush", CHAT_1)
+    record = desk.recorder.record
+    passes = 0
+
+    async def record_after_an_erase(turns: object, tally: object) -> None:
+        nonlocal passes
+        passes += 1
+        if passes == 1:
+            await desk.value("select afterturn.refresh_tokens($1)", CHAT_1.stored_path)
+        await record(turns, tally)  # type: ignore[arg-type] # the step's own arguments
+
+    desk.recorder.record = record_after_an_erase  # type: ignore[method-assign]
+    assert await desk.run(flush) == "recorded 1, flushed 1, refused: lease lost"
+    assert staged.verdict == "staged"
+    assert len(await desk.texts()) == 4

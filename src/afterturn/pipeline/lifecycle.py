@@ -7,7 +7,7 @@ import random
 from typing import Final, assert_never
 
 from afterturn.database import Database, error_code
-from afterturn.errors import AfterturnError
+from afterturn.errors import AfterturnError, MemoryUnavailable
 from afterturn.jobs.ledger import ClaimedJob, Ledger
 from afterturn.jobs.rings import RingPublisher
 from afterturn.jobs.tally import Tally
@@ -18,6 +18,13 @@ _HORIZON = """
 select coalesce(max(id), 0) from afterturn.jobs
 where finished_at is null and kind = 'record' and path >= $1 and path < afterturn.under_end($1)
 """
+# Turns acknowledged before and still not recorded, but for those that an erase holds back.
+_UNRECORDED = """
+select count(*) from afterturn.jobs
+where finished_at is null and kind = 'record' and id <= $2 and attempts < $3
+    and path >= $1 and path < afterturn.under_end($1)
+    and not afterturn.erasing(afterturn.covering(path))
+"""
 _FLUSH_CHUNK = "select * from afterturn.flush_chunk($1, $2, $3, $4, $5, $6)"
 _FORGET_FLUSHES = "select afterturn.forget_flushes($1, $2, $3, $4, $5)"
 _FORGET_TURNS = "select * from afterturn.forget_turns($1, $2, $3, $4, $5, $6, $7)"
@@ -25,6 +32,9 @@ _FORGET_MEMORIES = "select * from afterturn.forget_memories($1, $2, $3, $4, $5, 
 _FORGET_JOBS = "select afterturn.forget_turn_jobs($1, $2, $3, $4, $5)"
 _FORGET_FINAL = "select verdict from afterturn.forget_final($1, $2, $3, $4)"
 _FORGET_INSIST = "select afterturn.forget_insist($1, $2, $3, $4)"
+
+RECORD_PASSES_MAX: Final = 10
+"""How often a flush looks for turns to record, before it fails and is tried again later."""
 
 BUSY_BEFORE_INSISTING: Final = 20
 """Failed tries at the exclusive lock before scopes outside the erased one are marked, too."""
@@ -87,6 +97,18 @@ class LifecycleStep:
     async def _record_first(self, job: ClaimedJob, tally: Tally) -> None:
         """Record what was acknowledged before, so that finish, flush, retrieve sees the turn."""
         until = int(await self._database.value(_HORIZON, job.stored_path))
+        for _ in range(RECORD_PASSES_MAX):
+            await self._record_pass(job, until, tally)
+            # An erase elsewhere may have taken a lease meanwhile, and given the turn new numbers.
+            left = await self._database.value(
+                _UNRECORDED, job.stored_path, until, self._settings.max_attempts
+            )
+            if not left:
+                return
+            await asyncio.sleep(random.uniform(0.01, 0.05))
+        raise MemoryUnavailable("Turns acknowledged before the flush are not recorded yet")
+
+    async def _record_pass(self, job: ClaimedJob, until: int, tally: Tally) -> None:
         after = 0
         while after < until:
             turns = await self._ledger.claim_unrecorded(
