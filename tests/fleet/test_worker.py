@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import pickle
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import psutil  # type: ignore[import-untyped]  # it ships no types
 import pytest
 
@@ -106,10 +108,13 @@ def test_the_parent_holds_nothing_that_children_could_share(
 ) -> None:
     """The pool's parent has one thread and no connection to PostgreSQL; its child has its own."""
     database_url = embedded.ensure(home, durable=False).database_url
-    worker = start_worker(changes={"database_url": database_url})
+    assert database_url is not None
+    worker = start_worker(changes={"database_url": f"{database_url}&application_name=tested"})
     wait_until((directory / "ready-0").exists, "the worker is ready")
+    assert _connections(database_url) == 0
     publisher_for(broker.url).ring("expire", [1])
     wait_until(lambda: worker.said("'expire 1'"), "the child has asked PostgreSQL")
+    assert _connections(database_url) == 1
 
     parent = psutil.Process(worker.pid)
     (child,) = worker.children()
@@ -118,6 +123,7 @@ def test_the_parent_holds_nothing_that_children_could_share(
     inodes = _sockets_of(child) - _sockets_of(parent)
     assert inodes, "the child's connection is none of its parent's"
     assert worker.stop() == 0
+    assert _connections(database_url) == 0
 
 
 def test_it_starts_before_its_servers(
@@ -215,6 +221,23 @@ def test_spawned_processes_work_like_forked_ones(
     wait_until((directory / "ready-0").exists, "the worker is ready")
     publisher_for(broker.url).ring("record", [1])
     wait_until(lambda: worker.said("'record 1'"), "a spawned process answers")
+
+
+def _connections(url: str) -> int:
+    """How many connections of the tested worker PostgreSQL knows."""
+
+    async def count() -> int:
+        connection = await asyncpg.connect(url)
+        try:
+            return int(
+                await connection.fetchval(
+                    "select count(*) from pg_stat_activity where application_name = 'tested'"
+                )
+            )
+        finally:
+            await connection.close()
+
+    return asyncio.run(count())
 
 
 def _sockets_of(process: psutil.Process) -> set[str]:
