@@ -85,6 +85,46 @@ async def test_rows_that_vanish_without_a_number_are_noticed_with_the_next_chang
     assert held_ids(await reader.entries(PATHS)) == {"r0", "r1", "r3", "r4", "new"}
 
 
+SHIFT = """
+update afterturn.scope_generations
+set erase = erase + $2, content = content + $3, removed = removed + $4
+where scope_key = afterturn.scope_key($1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "shift", "kept"),
+    [
+        ("v1/acme/", (7, -7, 0), [False, False]),
+        ("v1/acme/", (0, 7, 0), [False, True]),
+        ("v1/acme/", (7, 0, 0), [False, False]),
+        ("v1/acme/alice/", (7, -7, 0), [True, False]),
+        ("v1/acme/alice/", (0, 0, 7), [True, False]),
+        ("v1/acme/alice/", (0, 0, 0), [True, True]),
+    ],
+)
+async def test_every_number_is_compared_by_itself(
+    library: Library, reader: Reader, path: str, shift: tuple[int, int, int], kept: list[bool]
+) -> None:
+    """Numbers that moved against each other are other numbers; an erase above touches all below."""
+    await library.keep(ACME, {"a": "tea"})
+    await library.keep(ALICE, {"b": "tea"})
+    first = await reader.entries(PATHS)
+    await library.value(SHIFT, path, *shift)
+    second = await reader.entries(PATHS)
+    assert [a is b for a, b in zip(first, second, strict=True)] == kept
+    assert held_ids(second) == {"a", "b"}
+
+
+async def test_an_older_history_is_read_anew(library: Library, reader: Reader) -> None:
+    """After a restore the same ids may hold other texts under smaller numbers."""
+    await library.keep(ALICE, {"a": "green tea"})
+    assert texts_of(await reader.entries(PATHS)) == {"green tea"}
+    await library.value("update afterturn.memories set text = 'tea', content = content - 1000")
+    await library.value(SHIFT, PATHS[1], 0, -1000, 0)
+    assert texts_of(await reader.entries(PATHS)) == {"tea"}
+
+
 async def test_a_standing_erase_refuses_readers_below_it(library: Library) -> None:
     """From the request on nothing under the scope is read, warm cache or cold; others go on."""
     bob = MemoryScope.of("acme", "bob")

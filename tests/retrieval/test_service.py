@@ -226,6 +226,31 @@ async def test_vectors_of_another_model_are_never_compared(embedding_library: Li
     assert result.degraded == ("vectors: 1 of 1 records have none of this embedder yet",)
 
 
+async def test_a_stored_vector_of_another_length_counts_as_missing(
+    embedding_library: Library,
+) -> None:
+    """Damaged bytes cost one vector, not the answer."""
+    await embedding_library.keep(ALICE, {"a": "a beverage", "b": "a train"})
+    await embedding_library.memory.drain(ALICE, in_process=True)
+    damage = "update afterturn.memories set embedding = 'xyz' where record_id = 'a'"
+    await embedding_library.value(damage)
+    result = await embedding_library.retrieval(WordVectors()).retrieve(ask(ALICE, "tea"))
+    assert ids(result) == {"a", "b"}
+    assert result.degraded == ("vectors: 1 of 2 records have none of this embedder yet",)
+
+
+async def test_sources_are_those_of_the_published_record(library: Library) -> None:
+    """A replacement that waits for its flush brings its sources with it, not before."""
+    first, second = ([{"turn_id": t, "turn_path": ALICE.path}] for t in ("t1", "t2"))
+    await library.keep(ALICE, {"a": "tea"}, sources=first)
+    await library.write(ALICE, {"a": "green tea"}, sources=second)
+    (found,) = (await library.retrieval().retrieve(ask(ALICE))).memories
+    assert [source.turn_id for source in found.record.sources] == ["t1"]
+    await library.memory.flush(ALICE)
+    (found,) = (await library.retrieval().retrieve(ask(ALICE))).memories
+    assert [source.turn_id for source in found.record.sources] == ["t2"]
+
+
 async def test_a_large_scope_is_ranked_off_the_loop_within_the_budget(library: Library) -> None:
     """The best come first, `dropped` covers the scan budget and no more, gates reach beyond it."""
     count = service.INLINE_ROWS_MAX + 500
@@ -239,6 +264,7 @@ async def test_a_large_scope_is_ranked_off_the_loop_within_the_budget(library: L
     assert len(everything.memories) == count + 1
     important = await retrieval.retrieve(ask(ALICE, "tea", limit=3, min_importance=0.5))
     assert ids(important) == {"late"}
+    assert len(important.dropped) <= service.SCAN_BUDGET
     scanned = await retrieval.scan_candidates(ask(ALICE, "tea", limit=1))
     assert len(scanned.memories) == service.SCAN_BUDGET
 

@@ -26,7 +26,6 @@ from afterturn.retrieval.tokenizer import terms
 MERGE_RATIO: Final = 4
 MERGE_SLOTS: Final = 1_024
 """Two neighbours smaller than this together are merged in any case: it takes a millisecond."""
-DEAD_SHARE_MAX: Final = 0.3
 
 _ROW_BYTES: Final = 500  # measured: a Row with its ids, times and places, but for the long texts
 _VECTOR_NORM_MIN: Final = 1e-6
@@ -117,19 +116,18 @@ def without(part: Part, record_ids: Sequence[str]) -> Part:
 
 
 def settle(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Parts in order with sizes that fall fast enough, and none with many dead slots."""
+    """Parts in order, with sizes that fall fast enough.
+
+    That bounds dead slots, too: whatever replaced them lies in the parts behind, which together
+    hold at most a third of what is alive here.
+    """
     settled: list[Part] = []
     for part in parts:
         settled.append(part)
         while len(settled) > 1 and _belong_together(settled[-2], settled[-1]):
             last, previous = settled.pop(), settled.pop()
             settled.append(whole(merge([previous, last])))
-    tidy = (
-        whole(merge([p])) if p.alive_count < (1 - DEAD_SHARE_MAX) * len(p.segment) else p
-        for p in settled
-        if p.alive_count
-    )
-    return tuple(tidy)
+    return tuple(part for part in settled if part.alive_count)
 
 
 def _belong_together(older: Part, newer: Part) -> bool:
