@@ -9,10 +9,11 @@ from afterturn.ports import (
     MemoryRetrievalPort,
     MemoryWritePort,
 )
-from afterturn.queries import Dropped, MemoryQuery, RetrievalResult, RetrievedMemory
+from afterturn.queries import Dropped, MemoryQuery, RetrievalResult
 from afterturn.reading import TranscriptTurn
 from afterturn.receipts import LifecycleReceipt
 from afterturn.records import MemoryLayer, MemoryRecord, Source, turn_records
+from afterturn.retrieved import RetrievedMemory
 from afterturn.scope import MAX_DEPTH, MemoryScope, covering_paths, scope_from_path
 from afterturn.settings import Settings
 from afterturn.status import MemoryStatus

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from afterturn.intake import Time
 from afterturn.model import Model
-from afterturn.records import MemoryLayer, MemoryRecord
+from afterturn.records import MemoryLayer
 from afterturn.render import render_memories
+from afterturn.retrieved import RetrievedMemory
 from afterturn.scope import MemoryScope
 
 
@@ -29,14 +28,6 @@ class MemoryQuery(Model):
     min_importance: float | None = None
     max_chars: int | None = None
     now: Time | None = None
-
-
-class RetrievedMemory(Model):
-    """A record that came back, its score, and the signals the score was summed from."""
-
-    record: MemoryRecord
-    score: float
-    signals: dict[str, float] = Field(default_factory=dict)
 
 
 class Dropped(Model):

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from afterturn.queries import RetrievedMemory
     from afterturn.records import MemoryRecord
+    from afterturn.retrieved import RetrievedMemory
 
 OPENING: Final = "<memories>"
 CLOSING: Final = "</memories>"

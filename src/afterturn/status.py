@@ -28,9 +28,14 @@ select
     (select max(version) from afterturn.migrations) as migration,
     current_setting('server_version') as postgresql
 """
+# Two counts, each of a kind that has a partial index of its own.
 _OUTSTANDING = """
-select count(*) from afterturn.jobs
-where finished_at is null and path >= $1 and path < afterturn.under_end($1)
+select (select count(*) from afterturn.jobs
+        where kind in ('record', 'extract', 'embed') and finished_at is null
+            and path >= $1 and path < afterturn.under_end($1))
+    + (select count(*) from afterturn.jobs
+        where kind in ('flush', 'forget', 'expire') and finished_at is null
+            and path >= $1 and path < afterturn.under_end($1))
 """
 _OUTSTANDING_ABOVE = """
 select count(*) from afterturn.jobs

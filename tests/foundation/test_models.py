@@ -11,9 +11,10 @@ from pydantic import ValidationError
 
 from afterturn.errors import MemoryContractError
 from afterturn.model import Model
-from afterturn.queries import Dropped, MemoryQuery, RetrievalResult, RetrievedMemory
+from afterturn.queries import Dropped, MemoryQuery, RetrievalResult
 from afterturn.receipts import LifecycleReceipt
 from afterturn.records import MemoryLayer, MemoryRecord, Source
+from afterturn.retrieved import RetrievedMemory
 from afterturn.scope import MemoryScope
 from afterturn.turns import ExtractionRequest, ExtractionResult, FinishedTurn, TurnOutcome
 from afterturn.writes import RecordOutcome, WriteReceipt, WriteRequest

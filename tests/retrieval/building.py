@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from afterturn.queries import RetrievedMemory
 from afterturn.records import MemoryLayer, MemoryRecord
 from afterturn.retrieval.entries import Entry, Label
 from afterturn.retrieval.ranking import Cue, Ranking, rank
 from afterturn.retrieval.rows import Row, identity
 from afterturn.retrieval.view import View
+from afterturn.retrieved import RetrievedMemory
 
 START = datetime(2024, 5, 1, 12, 0, tzinfo=UTC)
 PATH = "v1/acme/alice/"

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from afterturn.errors import ScopeViolation
-from afterturn.queries import MemoryQuery, RetrievalResult, RetrievedMemory
+from afterturn.queries import MemoryQuery, RetrievalResult
 from afterturn.records import MemoryLayer
 from afterturn.retrieval.gates import DropReason, admit
+from afterturn.retrieved import RetrievedMemory
 from afterturn.scope import MemoryScope
 
 from .building import retrieved

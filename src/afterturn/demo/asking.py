@@ -9,8 +9,9 @@ from typing import Final
 
 from afterturn.demo.shipped import Question
 from afterturn.memory import Memory
-from afterturn.queries import MemoryQuery, RetrievedMemory
+from afterturn.queries import MemoryQuery
 from afterturn.records import MemoryRecord
+from afterturn.retrieved import RetrievedMemory
 from afterturn.scope import MemoryScope
 
 LIMIT: Final = 5

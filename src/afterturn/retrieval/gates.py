@@ -13,8 +13,9 @@ from enum import StrEnum
 from typing import Final
 
 from afterturn.errors import ScopeViolation
-from afterturn.queries import Dropped, MemoryQuery, RetrievalResult, RetrievedMemory
+from afterturn.queries import Dropped, MemoryQuery, RetrievalResult
 from afterturn.records import MemoryLayer
+from afterturn.retrieved import RetrievedMemory
 from afterturn.scope import MemoryScope, covering_paths
 
 _MESSAGE_LAYERS: Final = frozenset({MemoryLayer.WORKING.value, MemoryLayer.EPISODIC.value})

@@ -14,7 +14,7 @@ from afterturn.database import Database
 from afterturn.errors import AfterturnError
 from afterturn.intake import clean_text
 from afterturn.ports import EmbeddingProvider
-from afterturn.queries import Dropped, MemoryQuery, RetrievalResult, RetrievedMemory
+from afterturn.queries import Dropped, MemoryQuery, RetrievalResult
 from afterturn.retrieval import gates
 from afterturn.retrieval.cache import RetrievalCache
 from afterturn.retrieval.entries import Entry
@@ -23,6 +23,7 @@ from afterturn.retrieval.reader import Reader
 from afterturn.retrieval.rows import Row
 from afterturn.retrieval.view import View
 from afterturn.retrieval.weights import DEFAULT_WEIGHTS, Weights
+from afterturn.retrieved import RetrievedMemory
 from afterturn.scope import covering_paths
 from afterturn.settings import Settings
 
