@@ -37,7 +37,7 @@ def row(
     about = metadata or {}
     turn_id, speaker, speaker_name = identity(about)
     return Row(
-        path=path,
+        path=path.removesuffix("/"),
         record_id=record_id,
         session=session,
         layer=layer,
@@ -76,7 +76,7 @@ def message(
 
 def entry(rows: Sequence[Row], vectors: NDArray[np.float32] | None = None) -> Entry:
     """The rows of one path, read at once."""
-    path = rows[0].path if rows else PATH
+    path = f"{rows[0].path}/" if rows else PATH
     matrix = np.zeros((len(rows), 0), dtype=np.float32) if vectors is None else vectors
     return Entry(path, Label((0, 0), 0, 0)).updated(Label((0, 0), 1, 0), rows, matrix)
 

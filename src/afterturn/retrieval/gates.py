@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Protocol
 
 from afterturn.errors import ScopeViolation
 from afterturn.queries import Dropped, MemoryQuery, RetrievalResult
-from afterturn.records import MemoryLayer
+from afterturn.records import MemoryRecord
+from afterturn.retrieval.rows import identity, message_of
 from afterturn.retrieved import RetrievedMemory
 from afterturn.scope import MemoryScope, covering_paths
-
-_MESSAGE_LAYERS: Final = frozenset({MemoryLayer.WORKING.value, MemoryLayer.EPISODIC.value})
-_ABOUT: Final = ("turn_id", "speaker", "speaker_name")
 
 
 class DropReason(StrEnum):
@@ -33,32 +31,49 @@ class DropReason(StrEnum):
     MAX_CHARS = "max_chars"
 
 
+class Candidate(Protocol):
+    """What the gates look at: a cached row, or what `admit` makes of a memory."""
+
+    @property
+    def record_id(self) -> str:
+        """Unique within its scope."""
+
+    @property
+    def path(self) -> str:
+        """The canonical path of its scope."""
+
+    @property
+    def layer(self) -> str:
+        """The layer's name."""
+
+    @property
+    def text(self) -> str:
+        """The memory."""
+
+    @property
+    def importance(self) -> float:
+        """0 to 1."""
+
+    @property
+    def who(self) -> str:
+        """Who said it, empty for nobody in particular."""
+
+    @property
+    def message(self) -> tuple[str, ...]:
+        """Equal for the two layers of one message, empty for what is no message."""
+
+
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """What the gates look at. `path` without trailing slash; `turn_id` and the speaker's fields
-    as in the record's metadata, empty where it has none."""
+class _Given:
+    """The candidate that a source's memory is."""
 
     record_id: str
     path: str
     layer: str
     text: str
-    score: float
     importance: float
-    turn_id: str = ""
-    speaker: str = ""
-    speaker_name: str = ""
-
-    @property
-    def who(self) -> str:
-        """Who said it, empty for nobody in particular."""
-        return self.speaker_name or self.speaker
-
-    @property
-    def message(self) -> tuple[str, ...]:
-        """Equal for the two layers of one message, empty for what is no message."""
-        if self.layer in _MESSAGE_LAYERS and self.turn_id and self.speaker:
-            return (self.path, self.turn_id, self.speaker)
-        return ()
+    who: str
+    message: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +97,11 @@ class _Seen:
         The same words of two speakers are two memories; words of nobody in particular are no
         news beside any. The two layers of a message are one even where their texts differ.
         """
-        said = self.texts.get((candidate.path, candidate.text), set())
-        who = candidate.who
-        if who in said or (said and not (who and all(said))):
+        said = self.texts.get((candidate.path, candidate.text))
+        if said and (candidate.who in said or not candidate.who or "" in said):
             return True
-        layers = self.messages.get(candidate.message, set())
-        return bool(candidate.message and layers and candidate.layer not in layers)
+        layers = self.messages.get(candidate.message)
+        return layers is not None and candidate.layer not in layers
 
     def remember(self, candidate: Candidate) -> None:
         """From now on this candidate's text and message are known."""
@@ -112,15 +126,17 @@ def require_visible(scope: MemoryScope, candidates: Sequence[Candidate]) -> None
         )
 
 
-def passage(candidates: Sequence[Candidate], query: MemoryQuery) -> Passage:
-    """Take candidates, best first, through all gates."""
+def passage(
+    candidates: Sequence[Candidate], scores: Sequence[float], query: MemoryQuery
+) -> Passage:
+    """Take candidates, best first and with their scores, through all gates."""
     require_visible(query.scope, candidates)
     seen = _Seen()
     passed: list[int] = []
     dropped: list[tuple[int, DropReason]] = []
     chars = 0
-    for at, candidate in enumerate(candidates):
-        reason = _judged(candidate, query, seen)
+    for at, (candidate, score) in enumerate(zip(candidates, scores, strict=True)):
+        reason = _judged(candidate, score, query, seen)
         if reason is None and len(passed) >= query.limit:
             reason = DropReason.LIMIT
         size = len(candidate.text)
@@ -140,7 +156,8 @@ def admit(
     memories: Sequence[RetrievedMemory], query: MemoryQuery, *, degraded: Sequence[str] = ()
 ) -> RetrievalResult:
     """The answer from a source's candidates, best first."""
-    result = passage([_candidate(memory) for memory in memories], query)
+    candidates = [_given(memory.record) for memory in memories]
+    result = passage(candidates, [memory.score for memory in memories], query)
     return RetrievalResult(
         memories=tuple(memories[at] for at in result.passed),
         dropped=tuple(
@@ -151,25 +168,26 @@ def admit(
     )
 
 
-def _judged(candidate: Candidate, query: MemoryQuery, seen: _Seen) -> DropReason | None:
+def _judged(
+    candidate: Candidate, score: float, query: MemoryQuery, seen: _Seen
+) -> DropReason | None:
     if seen.repeats(candidate):
         return DropReason.DUPLICATE
     if query.min_importance is not None and not candidate.importance >= query.min_importance:
         return DropReason.IMPORTANCE
-    if query.min_relevance is not None and not candidate.score >= query.min_relevance:
+    if query.min_relevance is not None and not score >= query.min_relevance:
         return DropReason.RELEVANCE
     return None
 
 
-def _candidate(memory: RetrievedMemory) -> Candidate:
-    record = memory.record
-    about = {n: v for n in _ABOUT if isinstance(v := record.metadata.get(n), str)}
-    return Candidate(
+def _given(record: MemoryRecord) -> _Given:
+    turn_id, speaker, speaker_name = identity(record.metadata)
+    return _Given(
         record_id=record.record_id,
         path=record.scope_path,
         layer=record.layer.value,
         text=record.text,
-        score=memory.score,
         importance=record.importance,
-        **about,
+        who=speaker_name or speaker,
+        message=message_of(record.scope_path, record.layer.value, turn_id, speaker),
     )

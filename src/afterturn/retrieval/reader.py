@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from afterturn.database import Connection, Database
-from afterturn.errors import ErasePending
+from afterturn.errors import ErasePending, ScopeViolation
 from afterturn.retrieval.cache import Owner, RetrievalCache
 from afterturn.retrieval.entries import Entry, Label
 from afterturn.retrieval.rows import Row, identity
@@ -195,15 +195,20 @@ def _applied(change: Change, dim: int) -> Entry:
     sources: dict[str, list[tuple[str, str]]] = {}
     for source in change.sources:
         of_record = sources.setdefault(source["record_id"], [])
-        of_record.append((source["turn_id"], source["turn_path"]))
-    rows = [_row(record, tuple(sources.get(record["record_id"], ()))) for record in change.records]
+        of_record.append((source["turn_id"], source["turn_path"].removesuffix("/")))
+    if any(record["path"] != change.base.path for record in change.records):
+        raise ScopeViolation("The database returned rows of another scope than it was asked for")
+    path = change.base.path.removesuffix("/")
+    rows = [
+        _row(record, path, tuple(sources.get(record["record_id"], ()))) for record in change.records
+    ]
     return change.base.updated(change.label, rows, _vectors(change.records, dim))
 
 
-def _row(record: Any, sources: tuple[tuple[str, str], ...]) -> Row:
+def _row(record: Any, path: str, sources: tuple[tuple[str, str], ...]) -> Row:
     turn_id, speaker, speaker_name = identity(json.loads(record["metadata"]))
     return Row(
-        path=record["path"],
+        path=path,
         record_id=record["record_id"],
         session=record["session"],
         layer=record["layer"],

@@ -17,7 +17,7 @@ _SIDES: Final = ("user", "assistant")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One published record. Paths carry their trailing slash, as in the tables.
+    """One published record; a candidate of the gates.
 
     `metadata` stays JSON text: it is compact, and every answer gets an object of its own.
     """
@@ -33,7 +33,7 @@ class Row:
     occurred_at: datetime | None
     recorded_at: datetime
     sources: tuple[tuple[str, str], ...] = ()
-    """(turn id, turn path) of each turn it was learned from."""
+    """(turn id, canonical turn path) of each turn it was learned from."""
     turn_id: str = ""
     """The turn whose message this is, from the metadata; empty for a fact."""
     speaker: str = ""
@@ -43,6 +43,16 @@ class Row:
     def is_message(self) -> bool:
         """Whether this is a side of a turn, and so stands in the order of a conversation."""
         return self.layer in TURN_LAYERS
+
+    @property
+    def who(self) -> str:
+        """Who said it, empty for nobody in particular."""
+        return self.speaker_name or self.speaker
+
+    @property
+    def message(self) -> tuple[str, ...]:
+        """Equal for the two layers of one message, empty for what is no message."""
+        return message_of(self.path, self.layer, self.turn_id, self.speaker)
 
     @property
     def happened_at(self) -> datetime:
@@ -62,10 +72,8 @@ class Row:
 
     @property
     def message_key(self) -> int:
-        """Equal for the two layers of one message, 0 for what is no message of a known turn."""
-        if not (self.is_message and self.turn_id and self.speaker):
-            return 0
-        return _hash(self.turn_id, self.speaker) | 1
+        """A number for `message`, 0 where there is none."""
+        return _hash(*self.message) | 1 if self.message else 0
 
     @property
     def session_key(self) -> int:
@@ -84,7 +92,7 @@ class Row:
         return MemoryRecord.model_construct(
             record_id=self.record_id,
             text=self.text,
-            scope_path=self.path.removesuffix("/"),
+            scope_path=self.path,
             layer=MemoryLayer(self.layer),
             origin=self.origin,
             metadata=json.loads(self.metadata),
@@ -92,10 +100,15 @@ class Row:
             occurred_at=self.occurred_at,
             recorded_at=self.recorded_at,
             sources=tuple(
-                Source.model_construct(turn_id=turn_id, turn_path=path.removesuffix("/"))
+                Source.model_construct(turn_id=turn_id, turn_path=path)
                 for turn_id, path in self.sources
             ),
         )
+
+
+def message_of(path: str, layer: str, turn_id: str, speaker: str) -> tuple[str, ...]:
+    """What the two layers of one message have in common; empty for what is no message."""
+    return (path, turn_id, speaker) if layer in TURN_LAYERS and turn_id and speaker else ()
 
 
 def identity(metadata: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,23 +48,21 @@ class _Vector:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A ranked record."""
+    """The best records, best first: rows, their positions in the ranking, their scores."""
 
-    row: Row
-    position: int
-    score: float
+    rows: list[Row]
+    positions: list[int]
+    scores: list[float]
 
-    def candidate(self) -> gates.Candidate:
-        return gates.Candidate(
-            record_id=self.row.record_id,
-            path=self.row.path.removesuffix("/"),
-            layer=self.row.layer,
-            text=self.row.text,
-            score=self.score,
-            importance=self.row.importance,
-            turn_id=self.row.turn_id,
-            speaker=self.row.speaker,
-            speaker_name=self.row.speaker_name,
+    def memories(self, places: Iterable[int], ranking: Ranking) -> tuple[RetrievedMemory, ...]:
+        """The records at these places, as they are returned."""
+        return tuple(
+            RetrievedMemory(
+                record=self.rows[at].record(),
+                score=self.scores[at],
+                signals=ranking.explained(self.positions[at]),
+            )
+            for at in places
         )
 
 
@@ -137,18 +135,19 @@ class PostgresRetrieval:
         degraded = self._degraded(view, vector)
         found = _best(view, ranking, SCAN_BUDGET)
         if not gated:
-            gates.require_visible(query.scope, [f.candidate() for f in found])
-            return RetrievalResult(memories=_memories(found, ranking), degraded=degraded)
-        passage = gates.passage([f.candidate() for f in found], query)
+            gates.require_visible(query.scope, found.rows)
+            memories = found.memories(range(len(found.rows)), ranking)
+            return RetrievalResult(memories=memories, degraded=degraded)
+        passage = gates.passage(found.rows, found.scores, query)
         reach = SCAN_BUDGET
-        while len(found) == reach and _may_go_on(passage, found, query):
+        while len(found.rows) == reach and _may_go_on(passage, found, query):
             reach *= WIDENING
             found = _best(view, ranking, reach)
-            passage = gates.passage([f.candidate() for f in found], query)
+            passage = gates.passage(found.rows, found.scores, query)
         return RetrievalResult(
-            memories=_memories([found[at] for at in passage.passed], ranking),
+            memories=found.memories(passage.passed, ranking),
             dropped=tuple(
-                Dropped(record_id=found[at].row.record_id, reason=reason)
+                Dropped(record_id=found.rows[at].record_id, reason=reason)
                 for at, reason in passage.dropped
                 if at < SCAN_BUDGET
             ),
@@ -167,11 +166,11 @@ class PostgresRetrieval:
         return tuple(reasons)
 
 
-def _may_go_on(passage: gates.Passage, found: Sequence[_Found], query: MemoryQuery) -> bool:
+def _may_go_on(passage: gates.Passage, found: _Found, query: MemoryQuery) -> bool:
     """Whether the answer is short and a lower rank could still fill it."""
     if len(passage.passed) >= query.limit:
         return False
-    if query.min_relevance is not None and found[-1].score < query.min_relevance:
+    if query.min_relevance is not None and found.scores[-1] < query.min_relevance:
         return False
     return all(reason is not gates.DropReason.MAX_CHARS for _, reason in passage.dropped)
 
@@ -191,19 +190,15 @@ def _checked(vectors: object, dim: int) -> _Vector:
     return _Vector(values[0] / norm) if norm else _Vector()
 
 
-def _best(view: View, ranking: Ranking, count: int) -> list[_Found]:
+def _best(view: View, ranking: Ranking, count: int) -> _Found:
     """The best `count` records, the other layer of a message right behind the one ranked."""
-    found: list[_Found] = []
-    for position in ranking.best(count).tolist():
-        score = float(ranking.scores[position])
-        found.extend(_Found(row, position, score) for row in view.rows(position))
-        if len(found) >= count:
-            break
-    return found[:count]
-
-
-def _memories(found: Sequence[_Found], ranking: Ranking) -> tuple[RetrievedMemory, ...]:
-    return tuple(
-        RetrievedMemory(record=f.row.record(), score=f.score, signals=ranking.explained(f.position))
-        for f in found
-    )
+    found = _Found([], [], [])
+    best = ranking.best(count)
+    for position, score in zip(best.tolist(), ranking.scores[best].tolist(), strict=True):
+        for row in view.rows(position):
+            if len(found.rows) == count:
+                return found
+            found.rows.append(row)
+            found.positions.append(position)
+            found.scores.append(score)
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -91,11 +92,12 @@ class View:
 
     def rows(self, position: int) -> tuple[Row, ...]:
         """The row at a position, and behind it the other records of the same message."""
-        at = next(i for i, end in enumerate(self.starts[1:]) if position < end)
+        at = bisect_right(self.starts, position) - 1
         parts, selection = self.entries[at].parts, self.selections[at]
         within = position - self.starts[at]
-        slots = (int(selection.slots[within]), *selection.twins.get(within, ()))
-        return tuple(row_at(parts, slot) for slot in slots)
+        first = row_at(parts, int(selection.slots[within]))
+        twins = selection.twins.get(within)
+        return (first, *(row_at(parts, slot) for slot in twins)) if twins else (first,)
 
 
 def _joined(arrays: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
