@@ -12,12 +12,22 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
+import hypothesis
 import pytest
 
 from afterturn import embedded
 from afterturn.database import Database
 from afterturn.migrations import migrate
 from afterturn.settings import Settings
+
+# How long an example takes says nothing on a shared machine; a failure prints how to repeat it.
+hypothesis.settings.register_profile(
+    "afterturn",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("afterturn")
 
 _names = itertools.count(1)
 TEMPLATE = "afterturn_template"
