@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -19,6 +20,10 @@ from afterturn import embedded
 from afterturn.database import Database
 from afterturn.migrations import migrate
 from afterturn.settings import Settings
+
+# A shell that starts tests in the background ignores these for all that they start in turn.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 # How long an example takes says nothing on a shared machine; a failure prints how to repeat it.
 hypothesis.settings.register_profile(
