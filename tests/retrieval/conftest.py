@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -19,6 +20,10 @@ from afterturn.retrieval.service import PostgresRetrieval
 from afterturn.scope import MemoryScope
 from afterturn.settings import Settings
 from afterturn.writes import WriteRequest
+
+# Examples take as long as a busy machine makes them take; a failure prints how to repeat it.
+hypothesis.settings.register_profile("unhurried", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("unhurried")
 
 
 class WordVectors:
