@@ -23,16 +23,18 @@ begin
     end if;
     perform pg_advisory_xact_lock_shared(k.key)
     from (select afterturn.lock_key(0, c.path) as key from unnest(covers) c(path) order by 1) k;
-    -- Known before judged: an acknowledged turn that is staged again is not answered "stale".
     select case
-        when exists (select from afterturn.turns t
-            where t.path = p_path and t.turn_id = p_turn_id) then 'known'
         when exists (select from afterturn.erase_intents i
             where i.path = any(covers)) then 'erasing'
         when afterturn.token_of(covers) is distinct from p_token then 'stale'
         else 'staged' end
     into verdict;
     if verdict <> 'staged' then
+        -- Known before refused: an acknowledged turn that is staged again is not answered "stale".
+        if exists (select from afterturn.turns t
+                where t.path = p_path and t.turn_id = p_turn_id) then
+            verdict := 'known';
+        end if;
         return;
     end if;
     insert into afterturn.turns (path, turn_id, session, query, answer, names, metadata,
