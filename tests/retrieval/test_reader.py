@@ -14,7 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from afterturn.database import Connection, Database
-from afterturn.errors import ErasePending
+from afterturn.errors import ErasePending, ScopeViolation
 from afterturn.queries import RetrievalResult
 from afterturn.retrieval.cache import RetrievalCache
 from afterturn.retrieval.entries import Entry
@@ -323,6 +323,33 @@ async def test_one_snapshot_serves_all_paths(
     assert texts_of(await reader.entries(PATHS)) == {"old"}
     assert database.stepped
     assert texts_of(await reader.entries(PATHS)) == {"new"}
+
+
+class Misled(SteppedConnection):
+    """A connection that answers with rows of another scope."""
+
+    async def fetch(self, *args: Any) -> Any:
+        rows = await self._connection.fetch(*args)
+        return [{**row, "path": "v1/acme/bob/"} for row in rows]
+
+
+async def test_rows_of_another_path_are_never_taken(library: Library) -> None:
+    """What the database returns is checked before it is cached or served."""
+
+    class MisledDatabase(Stepped):
+        @asynccontextmanager
+        async def connection(self) -> AsyncIterator[Connection]:
+            async with Database.connection(self) as connection:
+                yield cast("Connection", Misled(connection, self))
+
+    await library.keep(ALICE, {"a": "the secret tea"})
+    database = MisledDatabase(library)
+    reader = Reader(database, RetrievalCache(64 << 20), model_id="", dim=0)
+    for _ in range(2):
+        with pytest.raises(ScopeViolation) as caught:
+            await reader.entries(PATHS)
+        assert "secret" not in str(caught.value)
+    await database.close()
 
 
 def texts_of(entries: Sequence[Entry]) -> set[str]:

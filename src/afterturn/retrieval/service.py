@@ -131,7 +131,7 @@ class PostgresRetrieval:
         layers = None if query.layers is None else frozenset(layer.value for layer in query.layers)
         view = View(entries, layers)
         now = query.now.timestamp() if query.now else None
-        ranking = rank(view, Cue(clean_text(query.text), vector.values, now), self._weights)
+        ranking = rank(view, Cue(query.text, vector.values, now), self._weights)
         degraded = self._degraded(view, vector)
         found = _best(view, ranking, SCAN_BUDGET)
         if not gated:
