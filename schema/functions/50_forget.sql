@@ -2,16 +2,6 @@
 -- the final transaction holds the scope alone, erases what is left, moves the numbers, and is the
 -- only one after which the scope can be used again.
 
--- Enqueue and intent in one transaction: from its commit on nothing under the scope is read,
--- begun, staged or written.
-create or replace function afterturn.request_forget(
-    p_path text, p_request jsonb, p_ring_after interval, out job_id bigint, out blocked boolean)
-language plpgsql set plan_cache_mode = force_generic_plan as $$
-begin
-    select e.job_id, e.blocked into job_id, blocked
-    from afterturn.enqueue_lifecycle('forget', p_path, p_request, p_ring_after) e;
-end $$;
-
 -- Ends up to p_limit unfinished flushes that the erase covers and that were enqueued before it.
 -- Null: the lease is lost.
 create or replace function afterturn.forget_flushes(
