@@ -36,7 +36,8 @@ from tests.foundation.adopter import ACME, ALICE, BOB, CHAT, Connect, Connection
 async def stand(conn: Connection, scope: MemoryScope) -> int:
     """Request a forget that nobody runs."""
     job: int = await conn.fetchval(
-        "select job_id from afterturn.enqueue_lifecycle('forget', $1, '{\"derived\": \"keep\"}', '5s')",
+        "select job_id from afterturn.enqueue_lifecycle("
+        "'forget', $1, '{\"derived\": \"keep\"}', '5s')",
         scope.stored_path,
     )
     return job
