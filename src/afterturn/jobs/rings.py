@@ -84,6 +84,7 @@ class _Line:
         self._settings = settings
         self._connector = _Connector(broker_url, settings)
         self._changed = threading.Condition()
+        self._closing = threading.Event()  # apart, so that a ring does not wake a lingering thread
         self._waiting: dict[Kind, dict[int, None]] = {}  # ordered sets
         self._count = 0
         self._thread: threading.Thread | None = None
@@ -96,6 +97,7 @@ class _Line:
             if self._closed or not self._thread_runs():
                 self._dropped += len(ids)
                 return
+            was_idle = self._count == 0
             waiting = self._waiting.setdefault(kind, {})
             for number in ids:
                 if number in waiting:
@@ -105,7 +107,8 @@ class _Line:
                     continue
                 waiting[number] = None
                 self._count += 1
-            self._changed.notify()
+            if was_idle:
+                self._changed.notify()
 
     def stats(self) -> RingStats:
         with self._changed:
@@ -114,6 +117,7 @@ class _Line:
     def close(self, timeout: float) -> None:
         with self._changed:
             self._closed = True
+            self._closing.set()
             self._changed.notify()
             thread = self._thread
         if thread is not None:
@@ -152,10 +156,10 @@ class _Line:
         """Wait for ids and take those of one kind; `None` when the thread is to end."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._count)
-            if not self._closed:
-                self._changed.wait_for(lambda: self._closed, self._settings.ring_linger_seconds)
-            while not self._closed and (pause := self._paused_until - time.monotonic()) > 0:
-                self._changed.wait(pause)
+        self._closing.wait(self._settings.ring_linger_seconds)
+        while (pause := self._paused_until - time.monotonic()) > 0 and not self._closed:
+            self._closing.wait(pause)
+        with self._changed:
             if self._closed and self._paused_until > time.monotonic():
                 self._forget_waiting()
             return self._take()
