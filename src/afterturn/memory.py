@@ -24,6 +24,7 @@ from afterturn.intake import (
 from afterturn.jobs.rings import RingPublisher
 from afterturn.lifecycle import Derived, PostgresLifecycle, forget_request
 from afterturn.migrations import migrate, require_current
+from afterturn.model import refusing
 from afterturn.pipeline.runner import Runner
 from afterturn.ports import (
     CandidateScan,
@@ -36,9 +37,9 @@ from afterturn.ports import (
 from afterturn.queries import MemoryQuery, RetrievalResult
 from afterturn.reading import Reading, TranscriptTurn
 from afterturn.receipts import LifecycleReceipt
-from afterturn.records import MemoryLayer, MemoryRecord
+from afterturn.records import MemoryLayer, MemoryRecord, checked_layer
 from afterturn.retrieval.service import PostgresRetrieval
-from afterturn.scope import MemoryScope
+from afterturn.scope import MemoryScope, checked_scope
 from afterturn.servers import Servers, find_servers, leave_servers
 from afterturn.settings import Settings
 from afterturn.status import MemoryStatus, open_jobs, outstanding, read_status
@@ -116,10 +117,14 @@ class Memory:
         turn_id: str | None = None,
         on_unavailable: OnUnavailable = "raise",
     ) -> AsyncIterator[Turn]:
-        """A turn for the length of a block; never finished, it leaves no trace."""
-        yield await self.begin_turn(
+        """A turn for the length of a block; never finished in it, it is abandoned."""
+        turn = await self.begin_turn(
             scope, session=session, turn_id=turn_id, on_unavailable=on_unavailable
         )
+        try:
+            yield turn
+        finally:
+            turn.leave()
 
     async def begin_turn(
         self,
@@ -135,6 +140,7 @@ class Memory:
         database is out of reach, unless `on_unavailable="degrade"`.
         """
         parts = self._opened
+        checked_scope(scope)
         if turn_id is not None:
             checked_id(turn_id, what="turn_id", characters_max=TURN_ID_CHARACTERS_MAX)
         if session is not None:
@@ -171,6 +177,12 @@ class Memory:
 
     async def retrieve(self, query: MemoryQuery) -> RetrievalResult:
         """What is remembered about the query, ranked in this process. See `MemoryQuery`."""
+        if not isinstance(query, MemoryQuery):
+            raise MemoryContractError(
+                "A query must be a MemoryQuery",
+                detail=f"got {type(query).__name__}",
+                hint="Ask MemoryQuery(scope=scope, text=...), or a turn: turn.retrieve(text).",
+            )
         return await self._opened.source.retrieve(query)
 
     async def list(
@@ -211,16 +223,16 @@ class Memory:
     ) -> WriteReceipt:
         """Write one fact and flush the scope; it is retrievable when this returns."""
         parts = self._opened
-        if record_id is not None:
-            checked_id(record_id, what="record_id", characters_max=RECORD_ID_CHARACTERS_MAX)
-        record = MemoryRecord(
-            record_id=record_id or uuid.uuid4().hex,
-            text=text,
-            scope_path=scope.path,
-            layer=MemoryLayer(layer),
-            origin=REMEMBERED_ORIGIN,
-            importance=importance,
-        )
+        checked_scope(scope)
+        with refusing("fact"):
+            record = MemoryRecord(
+                record_id=uuid.uuid4().hex if record_id is None else record_id,
+                text=text,
+                scope_path=scope.path,
+                layer=checked_layer(layer),
+                origin=REMEMBERED_ORIGIN,
+                importance=importance,
+            )
         async with parts.database.connection() as conn:
             token = await capture(conn, scope.path)
         receipt = await parts.writing.write(
@@ -235,7 +247,7 @@ class Memory:
 
     async def flush(self, scope: MemoryScope) -> LifecycleReceipt:
         """Publish everything that waits under the scope; waits for the receipt."""
-        return await self._opened.lifecycle.flush(scope)
+        return await self._opened.lifecycle.flush(checked_scope(scope))
 
     async def forget(
         self,
@@ -274,6 +286,7 @@ class Memory:
         of the transcript go with it. Turns begun in the scope and not yet finished become stale;
         those acknowledged before and not named are kept.
         """
+        checked_scope(scope)
         named = _selection(record_ids, turn_ids, session)
         request = forget_request(
             derived=derived, requested_by=requested_by, reason=reason, named=named
@@ -283,6 +296,7 @@ class Memory:
 
     async def enqueue_flush(self, scope: MemoryScope) -> JobTicket:
         """`flush`, without waiting."""
+        checked_scope(scope)
         return self._ticket(await self._opened.lifecycle.enqueue("flush", scope, {}), scope)
 
     async def enqueue_forget(
@@ -294,6 +308,7 @@ class Memory:
         reason: str = "",
     ) -> JobTicket:
         """`forget`, without waiting: the scope is out of use when this returns."""
+        checked_scope(scope)
         request = forget_request(derived=derived, requested_by=requested_by, reason=reason)
         return self._ticket(await self._opened.lifecycle.enqueue("forget", scope, request), scope)
 
@@ -313,9 +328,11 @@ class Memory:
         """Wait until nothing is outstanding under the scope: recorded, extracted, embedded.
 
         With `in_process=True` the caller runs the outstanding jobs itself, with this memory's
-        extractor. Raises `MemoryUnavailable` at the timeout.
+        extractor or that of `AFTERTURN_EXTRACTOR`. Raises `MemoryUnavailable` at the timeout.
         """
         parts = self._opened
+        checked_scope(scope)
+        runner = parts.draining() if in_process else None
         seconds = self.settings.wait_timeout_seconds if timeout is None else timeout
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
@@ -327,9 +344,9 @@ class Memory:
                     detail=f"{left} jobs outstanding after {seconds:g} s",
                     hint="The work goes on; is a worker running? See `afterturn status`.",
                 )
-            if in_process:
+            if runner is not None:
                 for kind, ids in (await open_jobs(parts.database, scope)).items():
-                    await parts.runner.run(kind, ids)
+                    await runner.run(kind, ids)
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, 0.25)
 
@@ -379,7 +396,10 @@ class _Parts:
         self.servers = servers
         self.database = database
         self.rings = rings
-        self.runner = Runner(database, settings, rings, extractor, embedder)
+        self._settings = settings
+        self._extractor = extractor
+        self._embedder = embedder
+        self._draining: Runner | None = None
         self.source: MemoryRetrievalPort = source or PostgresRetrieval(database, settings, embedder)
         self.reading = Reading(database)
         self.writing = PostgresWriting(database, settings)
@@ -387,7 +407,8 @@ class _Parts:
             database,
             settings,
             rings,
-            self.runner,
+            # A waiting caller runs lifecycle jobs alone, and these need no extractor.
+            Runner(database, settings, rings, None, embedder),
             not_covered=(type(source).__name__,) if source else (),
         )
 
@@ -413,17 +434,18 @@ class _Parts:
             if embedder is not None and stored["embedder_model"] is not None:
                 _check_embedder(embedder, stored["embedder_model"], stored["embedder_dim"])
             rings = RingPublisher(servers.broker_url, settings)
-            parts = cls(
-                settings,
-                servers,
-                database,
-                rings,
-                source,
-                extractor or compose_extractor(settings),
-                embedder,
-            )
+            parts = cls(settings, servers, database, rings, source, extractor, embedder)
             undo.pop_all()
             return parts
+
+    def draining(self) -> Runner:
+        """What in-process draining works with; only here is an extractor needed and composed."""
+        if self._draining is None:
+            extractor = self._extractor or compose_extractor(self._settings)
+            self._draining = Runner(
+                self.database, self._settings, self.rings, extractor, self._embedder
+            )
+        return self._draining
 
     async def close(self) -> None:
         await asyncio.to_thread(self.rings.close)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from afterturn.errors import MemoryContractError
 
 
 class Model(BaseModel):
@@ -11,3 +16,16 @@ class Model(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", hide_input_in_errors=True, arbitrary_types_allowed=False
     )
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """What pydantic refuses of a method's arguments, as our own error that names the first."""
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise MemoryContractError(
+            f"The {what} cannot be used as it was put", detail=f"{name}: {first['msg']}"
+        ) from None

@@ -13,8 +13,8 @@ from afterturn.database import Connection, Database
 from afterturn.errors import ErasePending, MemoryContractError
 from afterturn.intake import Metadata, Time
 from afterturn.model import Model
-from afterturn.records import MemoryLayer, MemoryRecord, Source
-from afterturn.scope import MemoryScope, scope_from_stored_path
+from afterturn.records import MemoryLayer, MemoryRecord, Source, checked_layer
+from afterturn.scope import MemoryScope, checked_scope
 
 _ERASING = "select afterturn.erasing(afterturn.covering($1))"
 # At exactly one scope, in the order of record ids.
@@ -82,7 +82,7 @@ class Reading:
         """Published records at exactly this scope, by record id, after the one named `after`."""
         if limit < 1:
             raise MemoryContractError("A limit must be at least 1", detail=f"got {limit}")
-        names = None if layers is None else [MemoryLayer(layer).value for layer in layers]
+        names = None if layers is None else [checked_layer(layer).value for layer in layers]
         async with self._snapshot(scope) as conn:
             rows = await conn.fetch(_LIST, scope.stored_path, after or "", names, limit)
         return tuple(record_from(row) for row in rows)
@@ -126,6 +126,7 @@ class Reading:
     @asynccontextmanager
     async def _snapshot(self, scope: MemoryScope) -> AsyncIterator[Connection]:
         """One snapshot for the intents and the rows."""
+        checked_scope(scope)
         async with (
             self._database.connection() as conn,
             conn.transaction(isolation="repeatable_read", readonly=True),
@@ -139,26 +140,27 @@ class Reading:
 
 
 def record_from(row: asyncpg.Record) -> MemoryRecord:
-    """A record from a row of `memories` with its `sources`."""
+    """A record from a row of `memories` with its `sources`; it was validated when it came in."""
     sources: list[Any] = row["sources"]
-    return MemoryRecord(
+    return MemoryRecord.model_construct(
         record_id=row["record_id"],
         text=row["text"],
-        scope_path=scope_from_stored_path(row["path"]).path,
-        layer=row["layer"],
+        scope_path=row["path"].removesuffix("/"),
+        layer=MemoryLayer(row["layer"]),
         origin=row["origin"],
         metadata=row["metadata"],
         importance=row["importance"],
         occurred_at=row["occurred_at"],
         recorded_at=row["recorded_at"],
         sources=tuple(
-            Source(turn_id=turn_id, turn_path=path.removesuffix("/")) for turn_id, path in sources
+            Source.model_construct(turn_id=turn_id, turn_path=path.removesuffix("/"))
+            for turn_id, path in sources
         ),
     )
 
 
 def _turn_from(row: asyncpg.Record) -> TranscriptTurn:
-    return TranscriptTurn(
+    return TranscriptTurn.model_construct(
         turn_id=row["turn_id"],
         scope_path=row["path"].removesuffix("/"),
         session=row["session"],

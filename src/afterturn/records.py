@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field
 
+from afterturn.errors import MemoryContractError
 from afterturn.intake import (
     TURN_ID_CHARACTERS_MAX,
     Metadata,
@@ -36,6 +37,18 @@ class MemoryLayer(StrEnum):
     SEMANTIC = "semantic"
     PROCEDURAL = "procedural"
     PROSPECTIVE = "prospective"
+
+
+def checked_layer(layer: MemoryLayer | str) -> MemoryLayer:
+    """The layer of this name; another name is refused with those that exist."""
+    try:
+        return MemoryLayer(layer)
+    except ValueError:
+        raise MemoryContractError(
+            "There is no such layer",
+            detail=f"got {ascii(layer)[:40]}",
+            hint=f"Use one of {', '.join(MemoryLayer)}.",
+        ) from None
 
 
 def _canonical_path(path: str) -> str:

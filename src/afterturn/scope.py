@@ -109,6 +109,17 @@ class MemoryScope(BaseModel):
         return isinstance(other, MemoryScope) and other.segments == self.segments
 
 
+def checked_scope(scope: object) -> MemoryScope:
+    """The scope itself; anything else, a path or a tuple among them, is refused by its type."""
+    if not isinstance(scope, MemoryScope):
+        raise MemoryContractError(
+            "A scope must be a MemoryScope",
+            detail=f"got {type(scope).__name__}",
+            hint='Name it root first: MemoryScope.of("acme", "alice").',
+        )
+    return scope
+
+
 def scope_from_path(path: str) -> MemoryScope:
     """The scope whose `.path` this is; anything that is not exactly canonical is refused."""
     if not isinstance(path, str) or not path.startswith(_PREFIX):

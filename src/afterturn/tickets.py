@@ -22,7 +22,12 @@ _POLL_SECONDS_MAX = 0.25
 
 
 class TurnTicket:
-    """Says what became of a finished turn. `status` is what the hand-over itself came to."""
+    """Says what became of a finished turn.
+
+    `status` is what the hand-over itself came to: `staged` (on disk), `blank`, or with
+    `on_unavailable="degrade"` also `refused` and `unavailable`; `reason` says why. `known` is true
+    when the same turn had been handed over before: then that text stands, and this one does not.
+    """
 
     def __init__(
         self,
@@ -31,12 +36,14 @@ class TurnTicket:
         status: StageStatus,
         *,
         reason: str = "",
+        known: bool = False,
         database: Database | None = None,
         timeout: float = 120.0,
     ) -> None:
         self.turn_id = turn_id
         self.status = status
         self.reason = reason
+        self.known = known
         self._scope = scope
         self._database = database
         self._timeout = timeout
@@ -47,11 +54,7 @@ class TurnTicket:
         Raises `MemoryUnavailable` at the timeout; the work goes on.
         """
         if self.status != "staged" or self._database is None:
-            status = (
-                "blank"
-                if self.status == "blank"
-                else ("unavailable" if self.status == "unavailable" else "refused")
-            )
+            status = "refused" if self.status == "staged" else self.status
             return TurnOutcome(status=status, reason=self.reason)
         seconds = self._timeout if timeout is None else timeout
         loop = asyncio.get_running_loop()

@@ -17,6 +17,7 @@ from afterturn.errors import (
 from afterturn.generations import vector_of
 from afterturn.intake import checked_metadata, checked_text, checked_time, clean_text
 from afterturn.jobs.rings import RingPublisher
+from afterturn.model import refusing
 from afterturn.pipeline.staging import StagedTurn, stage
 from afterturn.ports import MemoryRetrievalPort
 from afterturn.queries import MemoryQuery, RetrievalResult
@@ -24,6 +25,7 @@ from afterturn.records import MemoryLayer
 from afterturn.scope import MemoryScope
 from afterturn.settings import Settings
 from afterturn.tickets import TurnTicket
+from afterturn.turns import StageStatus
 from afterturn.writes import Token
 
 OnUnavailable = Literal["raise", "degrade"]
@@ -61,6 +63,7 @@ class Turn:
         self._rings = rings
         self._source = source
         self._abandoned = False
+        self._handed_over = False
 
     async def retrieve(
         self,
@@ -78,18 +81,19 @@ class Turn:
         Runs in this process. With `on_unavailable="degrade"` an outage or a standing erase gives
         an empty result whose `degraded` says why; otherwise it raises.
         """
+        with refusing("question"):
+            query = MemoryQuery(
+                scope=self.scope,
+                text=text,
+                limit=limit,
+                layers=None if layers is None else tuple(layers),
+                min_relevance=min_relevance,
+                min_importance=min_importance,
+                max_chars=max_chars,
+                now=now,
+            )
         if self._degraded:
             return RetrievalResult(degraded=(self._degraded,))
-        query = MemoryQuery(
-            scope=self.scope,
-            text=text,
-            limit=limit,
-            layers=None if layers is None else tuple(layers),
-            min_relevance=min_relevance,
-            min_importance=min_importance,
-            max_chars=max_chars,
-            now=now,
-        )
         try:
             return await self._source.retrieve(query)
         except MemoryUnavailable as error:
@@ -118,6 +122,7 @@ class Turn:
                 "The turn was abandoned", detail=self.turn_id, hint="Begin a new turn."
             )
         staged = self._checked(query, answer, names, metadata, occurred_at)
+        self._handed_over = True
         if not (staged.query or "").strip() and not (staged.answer or "").strip():
             return self._ticket("blank", "nothing to record")
         try:
@@ -129,8 +134,21 @@ class Turn:
             return self._ticket("refused" if refused else "unavailable", why(error))
 
     async def abandon(self) -> None:
-        """End the turn without a trace: nothing was staged, nothing remains."""
+        """End the turn without a trace: nothing was staged, nothing remains.
+
+        Raises `MemoryContractError` once it was handed over: what was said can be erased then.
+        """
+        if self._handed_over:
+            raise MemoryContractError(
+                "The turn was handed over already",
+                detail=self.turn_id,
+                hint="Erase it: memory.forget_records(scope, turn_ids=[turn.turn_id]).",
+            )
         self._abandoned = True
+
+    def leave(self) -> None:
+        """What the end of a `memory.turn` block does: an unfinished turn is abandoned."""
+        self._abandoned = not self._handed_over
 
     def _checked(
         self,
@@ -169,16 +187,15 @@ class Turn:
             )
         if result.record_job is not None:
             self._rings.ring("record", [result.record_job])
-        return self._ticket("staged", "")
+        return self._ticket("staged", "", known=result.verdict == "known")
 
-    def _ticket(
-        self, status: Literal["staged", "blank", "refused", "unavailable"], reason: str
-    ) -> TurnTicket:
+    def _ticket(self, status: StageStatus, reason: str, *, known: bool = False) -> TurnTicket:
         return TurnTicket(
             self.scope,
             self.turn_id,
             status,
             reason=reason,
+            known=known,
             database=self._database,
             timeout=self._settings.wait_timeout_seconds,
         )
