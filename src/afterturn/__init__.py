@@ -100,17 +100,17 @@ _HOMES: Final = {
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 
+if not TYPE_CHECKING:  # else every name would pass for one
 
-def __getattr__(name: str) -> Any:
-    """A public name, imported from its module at first use."""
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        """A public name, imported from its module at first use."""
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+        globals()[name] = value
+        return value
 
-
-def __dir__() -> list[str]:
-    """The public names, whether imported yet or not."""
-    return sorted({*globals(), *__all__})
+    def __dir__() -> list[str]:
+        """The public names, whether imported yet or not."""
+        return sorted({*globals(), *__all__})

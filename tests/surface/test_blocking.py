@@ -200,15 +200,15 @@ def test_a_call_on_its_own_thread_is_refused(settings: Settings) -> None:
     class Calling:
         async def extract(self, request: ExtractionRequest) -> ExtractionResult:
             try:
-                memory.status()
+                owner.status()
             except ConfigurationError as error:
                 errors.append(error)
             return ExtractionResult()
 
-    with BlockingMemory(settings, extractor=Calling()) as memory:
-        with memory.turn(SCOPE) as turn:
+    with BlockingMemory(settings, extractor=Calling()) as owner:
+        with owner.turn(SCOPE) as turn:
             turn.finish("a", "b")
-        memory.drain(SCOPE, in_process=True)
+        owner.drain(SCOPE, in_process=True)
     assert ["own thread" in str(error) for error in errors] == [True]
 
 
