@@ -94,6 +94,8 @@ create table afterturn.memories (
 create index memories_changed on afterturn.memories (path, content) where not pending;
 create index memories_unpublished on afterturn.memories (path, record_id) where pending;
 create index memories_of_turn on afterturn.memories (turn_path, turn_id);
+-- For the rules: the rows of a layer under a path, by age where the path is the same.
+create index memories_by_age on afterturn.memories (layer, path, recorded_at);
 create index memories_unembedded on afterturn.memories (path)
     where embedding is null and not pending;
 
@@ -111,47 +113,45 @@ create index memory_sources_of_turn on afterturn.memory_sources (turn_path, turn
 -- The ledger. `ready_at` is when a job may be claimed: while a lease is held, when it expires.
 -- `ring_at` is when the sweep looks at it next. A blocked job waits for `blocked_by` to end.
 -- What became of a turn stands on the turn: its jobs' rows go when they are done, dead ones stay.
+-- Its rules are asked by `afterturn.ledger_faults`, not checked at each write: checks were costly.
 create table afterturn.jobs (
     id bigint generated always as identity primary key,
-    kind text not null check (kind in ('record', 'extract', 'embed', 'flush', 'forget', 'expire')),
+    kind text not null,
     path text collate "C",
-    path_key bytea check (length(path_key) = 16),
+    path_key bytea,
     turn_id text collate "C",
-    attempts integer not null default 0 check (attempts >= 0),
+    attempts integer not null default 0,
     lease_token uuid,
     ready_at timestamptz not null,
     ring_at timestamptz not null,
     blocked_by bigint,
     releasing boolean not null default false,
-    request jsonb not null default '{}' check (jsonb_typeof(request) = 'object'),
-    counts jsonb not null default '{}' check (jsonb_typeof(counts) = 'object'),
-    receipt jsonb not null default '{}' check (jsonb_typeof(receipt) = 'object'),
+    request jsonb not null default '{}',
+    counts jsonb not null default '{}',
+    receipt jsonb not null default '{}',
     created_at timestamptz not null,
     finished_at timestamptz,
-    outcome text check (outcome in ('done', 'dead', 'superseded', 'requeued')),
-    reason text not null default '',
-    check ((finished_at is null) = (outcome is null)),
-    check (finished_at is null or lease_token is null),
-    check (path is not null or (finished_at is not null and path_key is not null)),
-    check ((turn_id is not null) = (kind in ('record', 'extract'))),
-    check (blocked_by is null or kind in ('flush', 'forget', 'expire')),
-    check (not releasing or finished_at is not null)
+    outcome text,
+    reason text not null default ''
 );
 create index jobs_of_turns on afterturn.jobs (path, id)
     where kind in ('record', 'extract', 'embed');
 create unique index jobs_waiting_embed on afterturn.jobs (path)
     where kind = 'embed' and finished_at is null and lease_token is null;
-create index jobs_waiting on afterturn.jobs (kind, ring_at)
-    where finished_at is null and blocked_by is null;
+create index jobs_swept on afterturn.jobs (ring_at)
+    where blocked_by is null and (finished_at is null or releasing);
+create index jobs_fresh on afterturn.jobs (kind, ring_at)
+    where finished_at is null and blocked_by is null and attempts = 0;
 create index jobs_open_lifecycle on afterturn.jobs (path, id)
     where finished_at is null and kind in ('flush', 'forget', 'expire');
 create index jobs_ended_lifecycle on afterturn.jobs (path)
     where finished_at is not null and kind in ('flush', 'forget', 'expire');
 create index jobs_blocked on afterturn.jobs (blocked_by) where blocked_by is not null;
-create index jobs_ended on afterturn.jobs (releasing, outcome, finished_at)
-    where finished_at is not null;
+create index jobs_ended on afterturn.jobs (outcome, finished_at)
+    where finished_at is not null and not releasing;
 
--- Append-only, chained per root segment.
+-- Append-only, chained per root segment. `what` is '' in entries that were written before it was
+-- known; `detail` holds what a restored database needs to repeat the erase, as keyed hashes.
 create table afterturn.erase_log (
     id bigint generated always as identity primary key,
     root_key bytea not null check (length(root_key) = 16),
@@ -164,7 +164,9 @@ create table afterturn.erase_log (
     completed_at timestamptz not null,
     counts jsonb not null,
     previous_hash bytea not null check (length(previous_hash) = 32),
-    hash bytea not null unique check (length(hash) = 32)
+    hash bytea not null unique check (length(hash) = 32),
+    what text not null default '' check (what in ('', 'scope', 'named', 'derived', 'own')),
+    detail jsonb not null default '{}' check (jsonb_typeof(detail) = 'object')
 );
 create index erase_log_of_root on afterturn.erase_log (root_key, id);
 create index erase_log_of_scope on afterturn.erase_log (scope_key, id);
@@ -173,6 +175,53 @@ create table afterturn.erase_log_heads (
     root_key bytea primary key check (length(root_key) = 16),
     hash bytea not null check (length(hash) = 32)
 );
+
+create function afterturn.refuse_change() returns trigger language plpgsql as $$
+begin
+    raise exception 'The erase log is append-only'
+        using errcode = 'AT004', hint = 'Entries are neither changed nor removed.';
+end $$;
+
+create trigger erase_log_append_only
+    before update or delete or truncate on afterturn.erase_log
+    for each statement execute function afterturn.refuse_change();
+
+-- Erases to come (`forget`, once) and retention rules (`expire`, again and again). Times are UTC;
+-- a rule may name a civil time of day and its zone. A rule without a path is for everything. The
+-- default rule follows AFTERTURN_WORKING_SECONDS.
+create table afterturn.schedules (
+    id bigint generated always as identity primary key,
+    kind text not null check (kind in ('forget', 'expire')),
+    path text collate "C",
+    path_key bytea check (length(path_key) = 16),
+    layer text check (layer in ('working', 'episodic', 'semantic', 'procedural', 'prospective')),
+    older_seconds double precision check (older_seconds > 0),
+    daily_at time,
+    zone text,
+    is_default boolean not null default false,
+    request jsonb not null default '{}' check (jsonb_typeof(request) = 'object'),
+    due_at timestamptz not null,
+    created_at timestamptz not null,
+    ran_at timestamptz,
+    job_id bigint,
+    ended_at timestamptz,
+    outcome text check (outcome in ('done', 'cancelled', 'erased')),
+    check ((ended_at is null) = (outcome is null)),
+    check ((job_id is not null) = (outcome is not distinct from 'done')),
+    check ((kind = 'expire') = (layer is not null)),
+    check ((kind = 'expire') = (older_seconds is not null)),
+    check ((daily_at is null) = (zone is null)),
+    check (daily_at is null or kind = 'expire'),
+    check (kind = 'expire' or path is not null or (outcome is not null and path_key is not null)),
+    check (not is_default or (kind = 'expire' and path is null and outcome is null))
+);
+create index schedules_due on afterturn.schedules (kind, due_at) where outcome is null;
+create index schedules_of_scope on afterturn.schedules (path) where path is not null;
+create index schedules_ended on afterturn.schedules (ended_at) where outcome is not null;
+create unique index schedules_default on afterturn.schedules (is_default) where is_default;
+
+insert into afterturn.schedules (kind, layer, older_seconds, is_default, due_at, created_at)
+values ('expire', 'working', 86400, true, clock_timestamp(), clock_timestamp());
 
 -- The planner's statistics would keep samples of text that was erased.
 alter table afterturn.turns alter column query set statistics 0,

@@ -37,17 +37,18 @@ begin
         end if;
         return;
     end if;
-    insert into afterturn.turns (path, turn_id, session, query, answer, names, metadata,
-        happened_at, occurred_at, staged_at, token)
-    values (p_path, p_turn_id, p_session, p_query, p_answer, p_names, p_metadata,
-        coalesce(p_occurred_at, at), p_occurred_at, at, p_token)
-    on conflict (path, turn_id) do nothing;
+    with turn as (
+        insert into afterturn.turns (path, turn_id, session, query, answer, names, metadata,
+            happened_at, occurred_at, staged_at, token)
+        values (p_path, p_turn_id, p_session, p_query, p_answer, p_names, p_metadata,
+            coalesce(p_occurred_at, at), p_occurred_at, at, p_token)
+        on conflict (path, turn_id) do nothing returning turn_id)
+    insert into afterturn.jobs (kind, path, turn_id, ready_at, ring_at, created_at)
+    select 'record', p_path, turn.turn_id, at, at + p_ring_after, at from turn
+    returning id into record_job;
     if not found then
         verdict := 'known';
-        return;
     end if;
-    insert into afterturn.jobs (kind, path, turn_id, ready_at, ring_at, created_at)
-    values ('record', p_path, p_turn_id, at, at + p_ring_after, at) returning id into record_job;
 end $$;
 
 -- Leases turn jobs: those named first, then any that wait. `fresh` takes first attempts only, a
