@@ -98,6 +98,7 @@ create index memories_of_turn on afterturn.memories (turn_path, turn_id);
 create index memories_by_age on afterturn.memories (layer, path, recorded_at);
 create index memories_unembedded on afterturn.memories (path)
     where embedding is null and not pending;
+create index memories_same_text on afterturn.memories (path, md5(text)) where origin <> 'turn';
 
 -- The turns that a record was learned from.
 create table afterturn.memory_sources (
@@ -109,6 +110,38 @@ create table afterturn.memory_sources (
     primary key (path, record_id, pending, turn_path, turn_id)
 );
 create index memory_sources_of_turn on afterturn.memory_sources (turn_path, turn_id);
+
+-- What turns have stated of one thing, a fact's key (subject and attribute), for which the record id
+-- stands. The latest statement is the current fact and stands in `memories`; those before a
+-- different one are `superseded`, its history. The mark stays when the later one is erased.
+create table afterturn.fact_statements (
+    path text collate "C" not null,
+    record_id text collate "C" not null,
+    turn_path text collate "C" not null,
+    turn_id text collate "C" not null,
+    said_at timestamptz not null,
+    staged_at timestamptz not null,
+    superseded boolean not null default false,
+    digest bytea not null check (length(digest) = 16),
+    layer text not null
+        check (layer in ('working', 'episodic', 'semantic', 'procedural', 'prospective')),
+    origin text not null,
+    text text not null,
+    metadata jsonb not null check (jsonb_typeof(metadata) = 'object'),
+    importance double precision not null check (importance between 0 and 1),
+    recorded_at timestamptz not null,
+    primary key (path, record_id, turn_path, turn_id)
+);
+create index fact_statements_of_turn on afterturn.fact_statements (turn_path, turn_id);
+
+-- Calls of the extraction model and their tokens, by root path; the empty path stands for roots
+-- that were erased.
+create table afterturn.token_usage (
+    path text collate "C" primary key,
+    calls bigint not null default 0 check (calls >= 0),
+    prompt_tokens bigint not null default 0 check (prompt_tokens >= 0),
+    completion_tokens bigint not null default 0 check (completion_tokens >= 0)
+);
 
 -- The ledger. `ready_at` is when a job may be claimed: while a lease is held, when it expires.
 -- `ring_at` is when the sweep looks at it next. A blocked job waits for `blocked_by` to end.
@@ -138,10 +171,10 @@ create index jobs_of_turns on afterturn.jobs (path, id)
     where kind in ('record', 'extract', 'embed');
 create unique index jobs_waiting_embed on afterturn.jobs (path)
     where kind = 'embed' and finished_at is null and lease_token is null;
+create index jobs_waiting on afterturn.jobs (kind, ready_at)
+    where finished_at is null and blocked_by is null and lease_token is null;
 create index jobs_swept on afterturn.jobs (ring_at)
     where blocked_by is null and (finished_at is null or releasing);
-create index jobs_fresh on afterturn.jobs (kind, ring_at)
-    where finished_at is null and blocked_by is null and attempts = 0;
 create index jobs_open_lifecycle on afterturn.jobs (path, id)
     where finished_at is null and kind in ('flush', 'forget', 'expire');
 create index jobs_ended_lifecycle on afterturn.jobs (path)
@@ -229,3 +262,5 @@ alter table afterturn.turns alter column query set statistics 0,
     alter column metadata set statistics 0;
 alter table afterturn.memories alter column text set statistics 0,
     alter column metadata set statistics 0;
+alter table afterturn.fact_statements alter column text set statistics 0,
+    alter column origin set statistics 0, alter column metadata set statistics 0;
