@@ -74,6 +74,28 @@ begin
     perform afterturn.count_rows(p_id, 'memories', rows);
 end $$;
 
+-- What the records under the scope were learned from, likewise.
+create or replace function afterturn.forget_sources(
+    p_id bigint, p_lease_token uuid, p_path text, p_limit integer, p_lease interval,
+    p_after_path text, p_after_id text, out rows integer, out last_path text, out last_id text)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+begin
+    if not afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease) then
+        return;
+    end if;
+    with gone as (
+        delete from afterturn.memory_sources s where s.ctid = any(array(
+            select w.ctid from afterturn.memory_sources w
+            where w.path >= p_path and w.path < afterturn.under_end(p_path)
+                and (w.path, w.record_id) >= (p_after_path, p_after_id)
+            order by w.path, w.record_id limit p_limit for update skip locked))
+        returning s.path, s.record_id)
+    select count(*), (array_agg(g.path order by g.path desc, g.record_id desc))[1],
+        (array_agg(g.record_id order by g.path desc, g.record_id desc))[1]
+    into rows, last_path, last_id from gone g;
+    perform afterturn.count_rows(p_id, 'memory_sources', rows);
+end $$;
+
 -- The ledger's rows of turns and embed jobs under the scope, up to p_limit. Null: lease lost.
 create or replace function afterturn.forget_turn_jobs(
     p_id bigint, p_lease_token uuid, p_path text, p_limit integer, p_lease interval)
@@ -95,8 +117,19 @@ begin
     return gone;
 end $$;
 
--- The sources that an erase takes: all under the scope, or those of the named turns in it.
-create or replace function afterturn.sources_of(p_path text, p_turn_ids text[])
+-- What stands in place of an erased scope's path, or of a turn or a session in it, where something
+-- learned from it was kept elsewhere: a keyed hash. Whoever knows the path finds it again, nobody
+-- can read it. (No path of a scope begins like this.)
+create or replace function afterturn.link(p_path text, p_what text) returns text
+language plpgsql stable as $$
+begin
+    return 'erased/' || encode(afterturn.scope_key(p_path || p_what), 'hex') || '/';
+end $$;
+
+-- The sources that an erase takes: all under the scope, or those of the named turns and session
+-- in it; also those of which an earlier erase has kept no more than a link.
+create or replace function afterturn.sources_of(
+    p_path text, p_turn_ids text[], p_session text)
 returns setof afterturn.memory_sources
 language sql stable as $$
     select s.* from afterturn.memory_sources s
@@ -105,13 +138,23 @@ language sql stable as $$
     union all
     select s.* from afterturn.memory_sources s
     where s.turn_path = p_path and s.turn_id = any(p_turn_ids)
+    union all
+    select s.* from afterturn.memory_sources s
+    where p_turn_ids is null and s.turn_path = afterturn.link(p_path, 'under')
+    union all
+    select s.* from afterturn.memory_sources s
+    where s.turn_path = afterturn.link(p_path, 'turn') and s.turn_id = any(p_turn_ids)
+    union all
+    select s.* from afterturn.memory_sources s
+    where s.turn_path = afterturn.link(p_path, 'session ' || p_session)
 $$;
 
 -- The scopes outside the erased one where something was learned from what goes.
-create or replace function afterturn.outside_paths(p_path text, p_turn_ids text[]) returns text[]
+create or replace function afterturn.outside_paths(
+    p_path text, p_turn_ids text[], p_session text) returns text[]
 language sql stable as $$
     select array(
-        select distinct s.path from afterturn.sources_of(p_path, p_turn_ids) s
+        select distinct s.path from afterturn.sources_of(p_path, p_turn_ids, p_session) s
         where s.path <> p_path and (p_turn_ids is not null
             or not (s.path >= p_path and s.path < afterturn.under_end(p_path)))
         order by 1)
@@ -121,20 +164,24 @@ $$;
 -- named erase, in the scope itself). Records left without a source go; the others stand on the
 -- sources they keep. Returns how many records were erased.
 create or replace function afterturn.forget_derived(
-    p_id bigint, p_path text, p_turn_ids text[], p_paths text[]) returns integer
+    p_id bigint, p_path text, p_turn_ids text[], p_session text, p_paths text[]) returns integer
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     erased integer;
 begin
     with taken as (
         delete from afterturn.memory_sources s
-        using afterturn.sources_of(p_path, p_turn_ids) k
+        using (select distinct q.path, q.record_id, q.pending, q.turn_path, q.turn_id,
+                   q.turn_path < 'v' as linked
+               from afterturn.sources_of(p_path, p_turn_ids, p_session) q) k
         where s.path = any(p_paths) and s.path = k.path and s.record_id = k.record_id
-            and s.pending = k.pending and s.turn_path = k.turn_path and s.turn_id = k.turn_id
+            and s.pending = k.pending and s.turn_id = k.turn_id
+            -- All links of one turn go together.
+            and (s.turn_path = k.turn_path or k.linked and s.turn_path < 'v')
         returning s.path, s.record_id, s.pending, s.turn_path, s.turn_id),
     left_over as (
-        select t.path, t.record_id, t.pending,
-            min(array[k.turn_path, k.turn_id]) filter (where k.turn_id is not null) as source
+        select t.path, t.record_id, t.pending, count(k.turn_id) > 0 as rests,
+            min(array[k.turn_path, k.turn_id]) filter (where k.turn_path >= 'v') as source
         from (select distinct path, record_id, pending from taken) t
         left join afterturn.memory_sources k on k.path = t.path and k.record_id = t.record_id
             and k.pending = t.pending
@@ -144,23 +191,81 @@ begin
         group by t.path, t.record_id, t.pending),
     kept as (
         update afterturn.memories m
-        set turn_path = l.source[1], turn_id = l.source[2],
+        set turn_path = coalesce(l.source[1], m.path), turn_id = l.source[2],
             session = (select t.session from afterturn.turns t
                 where t.path = l.source[1] and t.turn_id = l.source[2]),
             content = case when m.pending then m.content else (
                 select g.content from afterturn.scope_generations g
                 where g.scope_key = afterturn.scope_key(m.path)) end
         from left_over l
-        where l.source is not null and m.path = l.path and m.record_id = l.record_id
+        where l.rests and m.path = l.path and m.record_id = l.record_id
             and m.pending = l.pending),
     gone as (
         delete from afterturn.memories m using left_over l
-        where l.source is null and m.path = l.path and m.record_id = l.record_id
+        where not l.rests and m.path = l.path and m.record_id = l.record_id
             and m.pending = l.pending
         returning 1)
     select count(*) into erased from gone;
     perform afterturn.count_rows(p_id, 'derived', erased);
     return erased;
+end $$;
+
+-- With `derived = "keep"`: what was learned outside stays and stands on its other sources, or on
+-- none. In place of the erased ones it keeps links (to every scope that covers the turn and not
+-- the record, to the turn, to its session), by which a later erase of any of these finds it.
+create or replace function afterturn.keep_derived(
+    p_path text, p_turn_ids text[], p_session text) returns void
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+begin
+    with cut as (
+        delete from afterturn.memory_sources s
+        using (select distinct q.path, q.record_id, q.pending, q.turn_path, q.turn_id
+               from afterturn.sources_of(p_path, p_turn_ids, p_session) q) k
+        where s.path = k.path and s.record_id = k.record_id and s.pending = k.pending
+            and s.turn_path = k.turn_path and s.turn_id = k.turn_id and s.turn_path >= 'v'
+            and s.path <> p_path and (p_turn_ids is not null
+                or not (s.path >= p_path and s.path < afterturn.under_end(p_path)))
+        returning s.path, s.record_id, s.pending, s.turn_path, s.turn_id),
+    said as (
+        select c.*, coalesce(
+            (select t.session from afterturn.turns t
+             where t.path = c.turn_path and t.turn_id = c.turn_id),
+            -- Its row may have gone with a chunk; the record knows the session of its own turn.
+            (select m.session from afterturn.memories m
+             where m.path = c.path and m.record_id = c.record_id and m.pending = c.pending
+                and m.turn_path = c.turn_path and m.turn_id = c.turn_id)) as session
+        from cut c),
+    linked as (
+        insert into afterturn.memory_sources (path, record_id, pending, turn_path, turn_id)
+        select d.path, d.record_id, d.pending, l.link, d.turn_id from said d, lateral (
+            select afterturn.link(v.path, 'under')
+            from unnest(afterturn.covering(d.turn_path)) v(path)
+            where not v.path = any(afterturn.covering(d.path))
+            union all
+            select afterturn.link(d.turn_path, 'turn')
+            union all
+            select afterturn.link(d.turn_path, 'session ' || d.session)
+            where d.session is not null) l(link)
+        on conflict do nothing),
+    left_over as (
+        select d.path, d.record_id, d.pending,
+            min(array[k.turn_path, k.turn_id]) filter (where k.turn_path >= 'v') as source
+        from (select distinct path, record_id, pending from cut) d
+        left join afterturn.memory_sources k on k.path = d.path and k.record_id = d.record_id
+            and k.pending = d.pending
+            and not exists (select from cut x where x.path = k.path
+                and x.record_id = k.record_id and x.pending = k.pending
+                and x.turn_path = k.turn_path and x.turn_id = k.turn_id)
+        group by d.path, d.record_id, d.pending)
+    update afterturn.memories m
+    set turn_path = coalesce(l.source[1], m.path), turn_id = l.source[2],
+        session = (select t.session from afterturn.turns t
+            where t.path = l.source[1] and t.turn_id = l.source[2]),
+        content = case when m.pending then m.content else (
+            select g.content from afterturn.scope_generations g
+            where g.scope_key = afterturn.scope_key(m.path)) end
+    from left_over l
+    where m.path = l.path and m.record_id = l.record_id and m.pending = l.pending;
 end $$;
 
 -- Turns acknowledged before, under an advanced scope and not themselves erased, get the numbers
@@ -203,6 +308,7 @@ declare
     record_ids text[] := array(
         select jsonb_array_elements_text(p_request -> 'named' -> 'record_ids'));
     gone integer;
+    gone_sources integer;
 begin
     with sides as (
         select distinct m.turn_id, m.metadata ->> 'speaker' as speaker from afterturn.memories m
@@ -230,9 +336,12 @@ begin
         returning m.record_id, m.pending),
     unsourced as (
         delete from afterturn.memory_sources s using lost l
-        where s.path = p_path and s.record_id = l.record_id and s.pending = l.pending)
-    select count(*) into gone from lost;
+        where s.path = p_path and s.record_id = l.record_id and s.pending = l.pending
+        returning 1)
+    select (select count(*) from lost), (select count(*) from unsourced)
+    into gone, gone_sources;
     perform afterturn.count_rows(p_id, 'memories', gone);
+    perform afterturn.count_rows(p_id, 'memory_sources', gone_sources);
     delete from afterturn.turns t where t.path = p_path and t.turn_id = any(p_turn_ids);
     get diagnostics gone = row_count;
     perform afterturn.count_rows(p_id, 'turns', gone);
@@ -263,6 +372,8 @@ begin
     perform afterturn.count_rows(p_id, 'memories', gone);
     delete from afterturn.memory_sources s
     where s.path >= p_path and s.path < afterturn.under_end(p_path);
+    get diagnostics gone = row_count;
+    perform afterturn.count_rows(p_id, 'memory_sources', gone);
     delete from afterturn.jobs j
     where j.path >= p_path and j.path < afterturn.under_end(p_path)
         and j.kind in ('record', 'extract', 'embed');
@@ -283,8 +394,11 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     job afterturn.jobs;
     named boolean;
+    keeps boolean;
+    named_session text;
     turn_ids text[];
-    outside text[] := '{}';
+    outside text[];
+    alone text[] := array[p_path];
     outside_count integer := 0;
     advanced text;
     covered bigint;
@@ -294,19 +408,24 @@ begin
     perform afterturn.require_read_committed();
     perform afterturn.require_durable_commit();
     select * into job from afterturn.jobs j where j.id = p_id;
-    if job.request ->> 'derived' = 'erase' then
-        turn_ids := afterturn.named_turns(p_path, job.request);
-        outside := afterturn.outside_paths(p_path, turn_ids);
+    named := job.request ? 'named';
+    keeps := job.request ->> 'derived' is distinct from 'erase';
+    named_session := job.request -> 'named' ->> 'session';
+    turn_ids := afterturn.named_turns(p_path, job.request);
+    outside := afterturn.outside_paths(p_path, turn_ids, named_session);
+    -- What is only relinked outside needs the lock that every writer there takes, no more.
+    if keeps then
+        perform afterturn.lock_shared(outside || trim_array(afterturn.covering(p_path), 1));
+    else
+        alone := alone || outside;
     end if;
-    if not afterturn.try_lock_exclusive(array[p_path] || outside) then
+    if not afterturn.try_lock_exclusive(alone) then
         verdict := 'busy';
         return;
     end if;
     -- Again, now that nobody can add to it.
-    named := job.request ? 'named';
     turn_ids := afterturn.named_turns(p_path, job.request);
-    if job.request ->> 'derived' = 'erase'
-        and not afterturn.outside_paths(p_path, turn_ids) <@ outside then
+    if not afterturn.outside_paths(p_path, turn_ids, named_session) <@ outside then
         verdict := 'busy';
         return;
     end if;
@@ -319,7 +438,7 @@ begin
             and q.path >= p_path and q.path < afterturn.under_end(p_path)
         union
         -- Offset 0 keeps it one index range a path, not one pass over all turns' jobs.
-        select t.id from unnest(array[p_path] || outside) o(path), lateral (
+        select t.id from unnest(alone) o(path), lateral (
             select q.id from afterturn.jobs q
             where q.kind in ('record', 'extract') and q.finished_at is null
                 and q.path >= o.path and q.path < afterturn.under_end(o.path) offset 0) t))
@@ -344,29 +463,34 @@ begin
     loop
         if advanced = p_path then
             generation := afterturn.move_erase(advanced);
+        elsif keeps then
+            perform afterturn.move_content(array[advanced], false);
         else
             perform afterturn.move_erase(advanced);
         end if;
     end loop;
+    select count(distinct (s.path, s.record_id)) into outside_count
+    from afterturn.sources_of(p_path, turn_ids, named_session) s
+    where keeps and s.path = any(outside);
+    if keeps and cardinality(outside) > 0 then
+        perform afterturn.keep_derived(p_path, turn_ids, named_session);
+    end if;
     if named then
         perform afterturn.forget_named(p_id, p_path, job.request, turn_ids);
     else
         perform afterturn.forget_rest(p_id, p_path);
     end if;
-    if named or cardinality(outside) > 0 then
-        perform afterturn.forget_derived(p_id, p_path, turn_ids, array[p_path] || outside);
+    if named or cardinality(alone) > 1 then
+        perform afterturn.forget_derived(p_id, p_path, turn_ids, named_session, alone);
     end if;
-    select count(distinct (s.path, s.record_id)) into outside_count
-    from afterturn.sources_of(p_path, turn_ids) s where s.path <> p_path;
     for advanced in
-        select o.path from unnest(case when named then array[p_path] || outside
-            else outside end) o(path)
+        select o.path from unnest(case when named then alone else alone[2:] end) o(path)
     loop
         perform afterturn.refresh_tokens(advanced);
     end loop;
 
     select * into job from afterturn.jobs j where j.id = p_id;
-    for advanced in select unnest(outside) loop
+    for advanced in select unnest(alone[2:]) loop
         perform afterturn.append_erase_log(advanced, (
                 select g.erase from afterturn.scope_generations g
                 where g.scope_key = afterturn.scope_key(advanced)),
@@ -405,7 +529,8 @@ begin
     if job.request ->> 'derived' = 'erase' then
         insert into afterturn.erase_intents (path, job_id)
         select o.path, p_id from unnest(afterturn.outside_paths(
-            p_path, afterturn.named_turns(p_path, job.request))) o(path)
+            p_path, afterturn.named_turns(p_path, job.request),
+            job.request -> 'named' ->> 'session')) o(path)
         on conflict do nothing;
     end if;
     return true;

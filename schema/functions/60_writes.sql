@@ -103,7 +103,7 @@ begin
     from written w;
 end $$;
 
--- [[turn id, turn path], …] of the turns that a record was learned from.
+-- [[turn id, turn path], …] of the turns that a record was learned from, but for erased ones.
 create or replace function afterturn.record_sources(
     p_path text, p_record_id text, p_pending boolean) returns jsonb
 language plpgsql stable as $$
@@ -112,5 +112,6 @@ begin
         select coalesce(jsonb_agg(jsonb_build_array(s.turn_id, s.turn_path) order by s.turn_id),
             '[]')
         from afterturn.memory_sources s
-        where s.path = p_path and s.record_id = p_record_id and s.pending = p_pending);
+        where s.path = p_path and s.record_id = p_record_id and s.pending = p_pending
+            and s.turn_path >= 'v');
 end $$;

@@ -276,3 +276,139 @@ async def test_the_log_is_chained_per_root_and_has_no_readable_path(desk: Desk) 
     assert rows[2]["previous_hash"] == rows[0]["hash"]
     assert rows[1]["root_key"] != rows[0]["root_key"]
     assert "acme" not in repr(rows)
+
+
+# -- what was learned elsewhere and kept
+
+
+@pytest.mark.parametrize("forgotten", [CHAT_1, ALICE])
+async def test_what_is_kept_names_neither_the_erased_scope_nor_its_turn(
+    desk: Desk, forgotten: MemoryScope
+) -> None:
+    """It stands in its own scope, says no source, and its readers read it anew."""
+    acme = ALICE.ancestor(1)
+    await desk.record(await desk.stage(CHAT_1, "t1", session="a"))
+    claimed = await desk.claim_extract(CHAT_1, "t1")
+    await desk.extract(claimed, fact(acme, "f", "promoted", [source(CHAT_1, "t1")]))
+    before = await desk.value("select content from afterturn.memories where record_id = 'f'")
+    await desk.forget(forgotten, derived="keep")
+    (row,) = await desk.rows(
+        "select path, turn_path, turn_id, session, content from afterturn.memories"
+    )
+    assert row["content"] > before
+    assert (row["path"], row["turn_path"]) == (acme.stored_path, acme.stored_path)
+    assert (row["turn_id"], row["session"]) == (None, None)
+    (told,) = await desk.rows("select afterturn.record_sources($1, 'f', false)", acme.stored_path)
+    assert told == {"record_sources": []}
+    links = await desk.rows("select * from afterturn.memory_sources")
+    assert links
+    assert "alice" not in repr(links)
+    assert "chat" not in repr(links)
+    # Kept is not advanced: turns that had begun there go on.
+    assert await desk.token(acme) == ()
+
+
+@pytest.mark.parametrize("kept_by", [CHAT_1, ALICE])
+@pytest.mark.parametrize("erased_by", [CHAT_1, ALICE])
+async def test_what_was_kept_is_found_by_a_later_erase_of_any_scope_it_came_from(
+    desk: Desk, kept_by: MemoryScope, erased_by: MemoryScope
+) -> None:
+    """Whoever names a scope that covered the turn reaches it; a neighbour's erase does not."""
+    acme = ALICE.ancestor(1)
+    await learn(desk, CHAT_1, "t1", fact(acme, "f", "promoted", [source(CHAT_1, "t1")]))
+    await desk.forget(kept_by, derived="keep")
+    await desk.forget(CHAT_2)
+    await desk.forget(MemoryScope.of("acme", "bob"))
+    await desk.forget(CHAT_1, derived="keep")
+    assert await desk.texts() == [(acme.stored_path, "promoted")]
+    job_id = await desk.enqueue_forget(erased_by)
+    await desk.run(job_id)
+    assert await desk.value(LEFT_OF_TEXT) == 0
+    assert await desk.value("select counts from afterturn.jobs where id = $1", job_id) == {
+        "derived": 1
+    }
+    # Its readers' turns could have read it: they are stale.
+    assert [path for path, _ in await desk.token(acme)] == [acme.path]
+
+
+@pytest.mark.parametrize("later", [{"session": "a"}, {"turn_ids": ["t1"]}])
+async def test_what_a_named_erase_kept_is_found_by_its_session_and_by_its_turn(
+    desk: Desk, later: dict[str, object]
+) -> None:
+    """Although the turn's row, which knew the session, is gone; another session's stays."""
+    for turn_id, session in (("t1", "a"), ("t2", "b")):
+        await desk.record(await desk.stage(CHAT_1, turn_id, session=session))
+        claimed = await desk.claim_extract(CHAT_1, turn_id)
+        promoted = fact(ALICE, f"f-{turn_id}", f"of {session}", [source(CHAT_1, turn_id)])
+        await desk.extract(claimed, promoted)
+    empty: dict[str, object] = {"record_ids": [], "turn_ids": []}
+    for session in ("a", "b"):
+        await desk.forget(CHAT_1, derived="keep", named=empty | {"session": session})
+    assert [text for _, text in await desk.texts()] == ["of a", "of b"]
+    await desk.forget(CHAT_1, named=empty | later)
+    assert [text for _, text in await desk.texts()] == ["of b"]
+    await desk.forget(CHAT_1)
+    assert await desk.value(LEFT_OF_TEXT) == 0
+
+
+async def test_what_was_kept_stands_on_when_its_other_source_is_erased(desk: Desk) -> None:
+    """Keeping was asked for; only the erase of what was kept takes it."""
+    both = [source(CHAT_1, "t1"), source(CHAT_2, "t2")]
+    await learn(desk, CHAT_1, "t1")
+    await learn(desk, CHAT_2, "t2", fact(ALICE, "f", "shared", both))
+    await desk.forget(CHAT_1, derived="keep")
+    (row,) = await desk.rows(
+        "select turn_path, turn_id from afterturn.memories where path = $1", ALICE.stored_path
+    )
+    assert row == {"turn_path": CHAT_2.stored_path, "turn_id": "t2"}
+    await desk.forget(CHAT_2)
+    assert (ALICE.stored_path, "shared") in await desk.texts()
+    await desk.forget(CHAT_1)
+    assert await desk.value(LEFT_OF_TEXT) == 0
+
+
+async def test_what_was_kept_and_is_learned_anew_rests_on_what_it_was_learned_from(
+    desk: Desk,
+) -> None:
+    """A later turn replaces the text and with it where it came from."""
+    await learn(desk, CHAT_1, "t1", fact(ALICE, "f", "old", [source(CHAT_1, "t1")]))
+    await desk.forget(CHAT_1, derived="keep")
+    await learn(desk, CHAT_2, "t2", fact(ALICE, "f", "new", [source(CHAT_2, "t2")]))
+    await desk.forget(CHAT_1)
+    assert (ALICE.stored_path, "new") in await desk.texts()
+    await desk.forget(CHAT_2)
+    assert await desk.value(LEFT_OF_TEXT) == 0
+
+
+async def test_what_waits_for_a_flush_is_kept_alike(desk: Desk) -> None:
+    """A pending record that names a source keeps its link through the flush."""
+    await learn(desk, CHAT_1, "t1")
+    writing = PostgresWriting(desk.database, desk.settings)
+    written = fact(ALICE, "w", "written", [source(CHAT_1, "t1")])
+    await writing.write(WriteRequest(scope=ALICE, records=(written,)))
+    await desk.forget(CHAT_1, derived="keep")
+    await desk.flush(ALICE)
+    assert (ALICE.stored_path, "written") in await desk.texts()
+    await desk.forget(CHAT_1)
+    assert await desk.value(LEFT_OF_TEXT) == 0
+
+
+async def test_the_receipt_counts_what_went_per_table(desk: Desk) -> None:
+    """In chunks or not, each row once; and what a flush behind it covers is not counted."""
+    for chunk_rows, scope in ((1, CHAT_1), (2_000, CHAT_2)):
+        desk.lifecycle._settings = desk.settings.model_copy(update={"chunk_rows": chunk_rows})
+        for turn_id in ("t1", "t2"):
+            own = fact(scope, f"own-{turn_id}", "own", [source(scope, turn_id)])
+            up = fact(ALICE, f"up-{scope.path[-1]}-{turn_id}", "up", [source(scope, turn_id)])
+            await learn(desk, scope, turn_id, own, up)
+        await desk.stage(scope, "t3")
+        job_id = await desk.enqueue_forget(scope)
+        await desk.run(job_id)
+        counts = await desk.value("select counts from afterturn.jobs where id = $1", job_id)
+        assert counts == {
+            "turns": 3,
+            "memories": 10,
+            "memory_sources": 2,
+            "jobs": 2,  # t3's recording, and the scope's embedding
+            "derived": 2,
+        }

@@ -196,16 +196,13 @@ async def test_finished_jobs_of_an_erased_scope_keep_a_hash_and_their_outcome(
     assert set(forget["receipt"]) == {"generation", "derived_outside", "log_head"}
 
 
-async def test_what_is_kept_elsewhere_on_request_says_where_it_came_from(
+async def test_what_is_kept_elsewhere_on_request_does_not_say_where_it_came_from(
     desk: Desk, database: Database
 ) -> None:
-    """With `derived="keep"` only the origins of what was learned stand outside the scope."""
+    """With `derived="keep"` what was learned stays; of the erased path only hashes are left."""
     job_id = await fill(desk, derived="keep")
     await desk.run(job_id)
-    assert await places(database, USER) == {
-        ("memories", "turn_path"),
-        ("memory_sources", "turn_path"),
-    }
+    assert await places(database, USER) == set()
 
 
 async def test_the_planner_keeps_no_sample_of_what_people_said(database: Database) -> None:

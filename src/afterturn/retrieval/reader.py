@@ -52,12 +52,13 @@ select m.path, m.record_id, m.session, m.layer, m.origin, m.text, m.metadata::te
 from afterturn.memories m
 where m.path = $1 and not m.pending and m.content > $2
 """
-# The turns that those records were learned from.
+# The turns that those records were learned from; of erased ones only links are kept, which no
+# path is.
 _SOURCES = """
 select s.record_id, s.turn_id, s.turn_path
 from afterturn.memories m
 join afterturn.memory_sources s
-    on s.path = m.path and s.record_id = m.record_id and not s.pending
+    on s.path = m.path and s.record_id = m.record_id and not s.pending and s.turn_path >= 'v'
 where m.path = $1 and not m.pending and m.content > $2
 order by s.record_id, s.turn_path, s.turn_id
 """
