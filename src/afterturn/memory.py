@@ -5,29 +5,23 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from afterturn.database import Database
 from afterturn.embedding.compose import compose_embedder
 from afterturn.errors import ConfigurationError, MemoryContractError, MemoryUnavailable
-from afterturn.extraction.compose import compose_extractor
 from afterturn.extraction.validation import validate_extractor
-from afterturn.generations import capture
 from afterturn.intake import (
     RECORD_ID_CHARACTERS_MAX,
     SESSION_CHARACTERS_MAX,
     TURN_ID_CHARACTERS_MAX,
     checked_id,
 )
-from afterturn.jobs.rings import RingPublisher
-from afterturn.lifecycle import Derived, PostgresLifecycle, forget_request
-from afterturn.migrations import migrate, require_current
+from afterturn.lifecycle import Derived, forget_request
 from afterturn.model import refusing
-from afterturn.pipeline.runner import Runner
+from afterturn.parts import Parts, PostgresParts, check_source
 from afterturn.ports import (
-    CandidateScan,
     EmbeddingProvider,
     MemoryExtractorPort,
     MemoryLifecyclePort,
@@ -35,21 +29,17 @@ from afterturn.ports import (
     MemoryWritePort,
 )
 from afterturn.queries import MemoryQuery, RetrievalResult
-from afterturn.reading import Reading, TranscriptTurn
+from afterturn.reading import TranscriptTurn
 from afterturn.receipts import LifecycleReceipt
 from afterturn.records import MemoryLayer, MemoryRecord, checked_layer
-from afterturn.retrieval.service import PostgresRetrieval
 from afterturn.scope import MemoryScope, checked_scope
-from afterturn.servers import Servers, find_servers, leave_servers
 from afterturn.settings import Settings
-from afterturn.status import MemoryStatus, open_jobs, outstanding, read_status
+from afterturn.status import MemoryStatus
 from afterturn.tickets import JobTicket
 from afterturn.turn import OnUnavailable, Turn, why
 from afterturn.writes import Token, WriteReceipt, WriteRequest
-from afterturn.writing import PostgresWriting
 
 REMEMBERED_ORIGIN = "remembered"
-_EMBEDDER = "select embedder_model, embedder_dim from afterturn.installation"
 
 
 class Memory:
@@ -74,20 +64,26 @@ class Memory:
         embedder: EmbeddingProvider | None = None,
     ) -> None:
         self.settings = settings or Settings.load()
-        _check_source(source)
+        check_source(source)
         validate_extractor(extractor)
         self._source = source
         self._extractor = extractor
         self._embedder = embedder or compose_embedder(self.settings)
-        self._parts: _Parts | None = None
+        self._parts: Parts | None = None
 
     async def open(self) -> Self:
         """Find the servers and connect; opening an open memory is legal."""
         if self._parts is None:
-            self._parts = await _Parts.open(
-                self.settings, self._source, self._extractor, self._embedder
-            )
+            self._parts = await self._put_together()
         return self
+
+    async def _put_together(self) -> Parts:
+        return await PostgresParts.open(
+            self.settings,
+            source=self._source,
+            extractor=self._extractor,
+            embedder=self._embedder,
+        )
 
     async def close(self) -> None:
         """Let go of connections, rings and embedded servers. What was finished is safe."""
@@ -153,8 +149,7 @@ class Memory:
         token: Token = ()
         degraded = ""
         try:
-            async with parts.database.connection() as conn:
-                token = await capture(conn, scope.path)
+            token = await parts.capture(scope)
         except MemoryUnavailable as error:
             if on_unavailable == "raise":
                 raise
@@ -167,10 +162,8 @@ class Memory:
             token=token,
             degraded=degraded,
             on_unavailable=on_unavailable,
-            database=parts.database,
+            desk=parts,
             settings=self.settings,
-            rings=parts.rings,
-            source=parts.source,
         )
 
     # -- reading
@@ -233,8 +226,7 @@ class Memory:
                 origin=REMEMBERED_ORIGIN,
                 importance=importance,
             )
-        async with parts.database.connection() as conn:
-            token = await capture(conn, scope.path)
+        token = await parts.capture(scope)
         receipt = await parts.writing.write(
             WriteRequest(scope=scope, records=(record,), token=token)
         )
@@ -320,7 +312,7 @@ class Memory:
 
     async def status(self) -> MemoryStatus:
         """What waits, runs, is stuck or dead."""
-        return await read_status(self._opened.database)
+        return await self._opened.status()
 
     async def drain(
         self, scope: MemoryScope, timeout: float | None = None, *, in_process: bool = False
@@ -332,21 +324,19 @@ class Memory:
         """
         parts = self._opened
         checked_scope(scope)
-        runner = parts.draining() if in_process else None
         seconds = self.settings.wait_timeout_seconds if timeout is None else timeout
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         pause = 0.005
-        while left := await outstanding(parts.database, scope):
+        while left := await parts.outstanding(scope):
             if loop.time() >= deadline:
                 raise MemoryUnavailable(
                     "The scope has not drained in time",
                     detail=f"{left} jobs outstanding after {seconds:g} s",
                     hint="The work goes on; is a worker running? See `afterturn status`.",
                 )
-            if runner is not None:
-                for kind, ids in (await open_jobs(parts.database, scope)).items():
-                    await runner.run(kind, ids)
+            if in_process:
+                await parts.work(scope)
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, 0.25)
 
@@ -368,7 +358,7 @@ class Memory:
         return self._opened.lifecycle
 
     @property
-    def _opened(self) -> _Parts:
+    def _opened(self) -> Parts:
         if self._parts is None:
             raise ConfigurationError(
                 "The memory is not open", hint="Use `async with Memory() as memory:`."
@@ -378,106 +368,6 @@ class Memory:
     def _ticket(self, job_id: int, scope: MemoryScope) -> JobTicket:
         lifecycle = self._opened.lifecycle
         return JobTicket(job_id, lambda timeout: lifecycle.wait(job_id, scope, timeout=timeout))
-
-
-class _Parts:
-    """What an open memory holds."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        servers: Servers,
-        database: Database,
-        rings: RingPublisher,
-        source: MemoryRetrievalPort | None,
-        extractor: MemoryExtractorPort | None,
-        embedder: EmbeddingProvider | None,
-    ) -> None:
-        self.servers = servers
-        self.database = database
-        self.rings = rings
-        self._settings = settings
-        self._extractor = extractor
-        self._embedder = embedder
-        self._draining: Runner | None = None
-        self.source: MemoryRetrievalPort = source or PostgresRetrieval(database, settings, embedder)
-        self.reading = Reading(database)
-        self.writing = PostgresWriting(database, settings)
-        self.lifecycle = PostgresLifecycle(
-            database,
-            settings,
-            rings,
-            # A waiting caller runs lifecycle jobs alone, and these need no extractor.
-            Runner(database, settings, rings, None, embedder),
-            not_covered=(type(source).__name__,) if source else (),
-        )
-
-    @classmethod
-    async def open(
-        cls,
-        settings: Settings,
-        source: MemoryRetrievalPort | None,
-        extractor: MemoryExtractorPort | None,
-        embedder: EmbeddingProvider | None,
-    ) -> _Parts:
-        async with AsyncExitStack() as undo:
-            servers = await asyncio.to_thread(find_servers, settings)
-            undo.callback(leave_servers, servers)
-            if servers.database_is_embedded:
-                await migrate(servers.database_url, settings)
-            database = Database(servers.database_url, settings, pool_size=settings.pool_size)
-            undo.push_async_callback(database.close)
-            await database.open()
-            async with database.connection() as conn:
-                await require_current(conn)
-            stored = await database.row(_EMBEDDER)
-            if embedder is not None and stored["embedder_model"] is not None:
-                _check_embedder(embedder, stored["embedder_model"], stored["embedder_dim"])
-            rings = RingPublisher(servers.broker_url, settings)
-            parts = cls(settings, servers, database, rings, source, extractor, embedder)
-            undo.pop_all()
-            return parts
-
-    def draining(self) -> Runner:
-        """What in-process draining works with; only here is an extractor needed and composed."""
-        if self._draining is None:
-            extractor = self._extractor or compose_extractor(self._settings)
-            self._draining = Runner(
-                self.database, self._settings, self.rings, extractor, self._embedder
-            )
-        return self._draining
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self.rings.close)
-        await self.database.close()
-        await asyncio.to_thread(leave_servers, self.servers)
-
-
-def _check_source(source: Any) -> None:
-    if source is None:
-        return
-    if not isinstance(source, MemoryRetrievalPort):
-        raise ConfigurationError(
-            "A source needs `retrieve`",
-            detail=f"{type(source).__name__} has none",
-            hint="Implement MemoryRetrievalPort and CandidateScan.",
-        )
-    if not isinstance(source, CandidateScan):
-        raise ConfigurationError(
-            "A source needs `scan_candidates`",
-            detail=f"{type(source).__name__} has none",
-            hint="A widened `retrieve` is no scan: a rejected candidate would cost a place.",
-        )
-
-
-def _check_embedder(embedder: EmbeddingProvider, model: str, dim: int) -> None:
-    if (embedder.model_id, embedder.dim) != (model, dim):
-        raise ConfigurationError(
-            "The stored vectors are of another embedder",
-            detail=f"stored {model} with {dim} dimensions, "
-            f"configured {embedder.model_id} with {embedder.dim}",
-            hint="Set AFTERTURN_EMBEDDER back, or run `afterturn reembed`.",
-        )
 
 
 def _selection(

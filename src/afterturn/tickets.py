@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-import asyncpg
 
 from afterturn.database import Database
 from afterturn.errors import MemoryUnavailable
@@ -31,21 +30,19 @@ class TurnTicket:
 
     def __init__(
         self,
-        scope: MemoryScope,
         turn_id: str,
         status: StageStatus,
         *,
         reason: str = "",
         known: bool = False,
-        database: Database | None = None,
+        outcome: Callable[[], Awaitable[TurnOutcome]],
         timeout: float = 120.0,
     ) -> None:
         self.turn_id = turn_id
         self.status = status
         self.reason = reason
         self.known = known
-        self._scope = scope
-        self._database = database
+        self._outcome = outcome
         self._timeout = timeout
 
     async def wait(self, timeout: float | None = None) -> TurnOutcome:
@@ -53,16 +50,14 @@ class TurnTicket:
 
         Raises `MemoryUnavailable` at the timeout; the work goes on.
         """
-        if self.status != "staged" or self._database is None:
-            status = "refused" if self.status == "staged" else self.status
-            return TurnOutcome(status=status, reason=self.reason)
+        if self.status != "staged":
+            return TurnOutcome(status=self.status, reason=self.reason)
         seconds = self._timeout if timeout is None else timeout
         loop = asyncio.get_running_loop()
         started = loop.time()
         pause = 0.005
         while True:
-            row = await self._database.row_or_none(_TURN, self._scope.stored_path, self.turn_id)
-            outcome = _outcome(row)
+            outcome = await self._outcome()
             if outcome.status != "waiting":
                 return outcome
             waited = loop.time() - started
@@ -90,7 +85,9 @@ class JobTicket:
         return await self._wait(timeout)
 
 
-def _outcome(row: asyncpg.Record | None) -> TurnOutcome:
+async def read_outcome(database: Database, scope: MemoryScope, turn_id: str) -> TurnOutcome:
+    """What has become of a turn; `waiting` until it is recorded and extracted or given up."""
+    row = await database.row_or_none(_TURN, scope.stored_path, turn_id)
     if row is None:
         return TurnOutcome(status="refused", reason="stale turn")
     finished = row["outcome"] == "dead" or (row["is_recorded"] and row["is_extracted"])

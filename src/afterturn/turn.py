@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Any, Literal
+from datetime import datetime
+from functools import partial
+from typing import Any, Literal, Protocol
 
-from afterturn.database import Database
 from afterturn.errors import (
     AfterturnError,
     ErasePending,
@@ -16,19 +16,32 @@ from afterturn.errors import (
 )
 from afterturn.generations import vector_of
 from afterturn.intake import checked_metadata, checked_text, checked_time, clean_text
-from afterturn.jobs.rings import RingPublisher
 from afterturn.model import refusing
-from afterturn.pipeline.staging import StagedTurn, stage
+from afterturn.pipeline.staging import StagedTurn, Verdict
 from afterturn.ports import MemoryRetrievalPort
 from afterturn.queries import MemoryQuery, RetrievalResult
 from afterturn.records import MemoryLayer
 from afterturn.scope import MemoryScope
 from afterturn.settings import Settings
 from afterturn.tickets import TurnTicket
-from afterturn.turns import StageStatus
+from afterturn.turns import StageStatus, TurnOutcome
 from afterturn.writes import Token
 
 OnUnavailable = Literal["raise", "degrade"]
+
+
+class TurnDesk(Protocol):
+    """Where a turn reads and is handed over; `afterturn.parts` has it."""
+
+    @property
+    def source(self) -> MemoryRetrievalPort:
+        """Retrieval."""
+
+    async def stage(self, turn: StagedTurn) -> Verdict:
+        """Keep the turn for good."""
+
+    async def outcome(self, scope: MemoryScope, turn_id: str) -> TurnOutcome:
+        """What has become of it so far."""
 
 
 class Turn:
@@ -47,10 +60,8 @@ class Turn:
         token: Token,
         degraded: str,
         on_unavailable: OnUnavailable,
-        database: Database,
+        desk: TurnDesk,
         settings: Settings,
-        rings: RingPublisher,
-        source: MemoryRetrievalPort,
     ) -> None:
         self.scope = scope
         self.turn_id = turn_id
@@ -58,10 +69,8 @@ class Turn:
         self.token = token
         self._degraded = degraded
         self._on_unavailable = on_unavailable
-        self._database = database
+        self._desk = desk
         self._settings = settings
-        self._rings = rings
-        self._source = source
         self._abandoned = False
         self._handed_over = False
 
@@ -95,7 +104,7 @@ class Turn:
         if self._degraded:
             return RetrievalResult(degraded=(self._degraded,))
         try:
-            return await self._source.retrieve(query)
+            return await self._desk.source.retrieve(query)
         except MemoryUnavailable as error:
             if self._on_unavailable == "raise":
                 raise
@@ -172,31 +181,24 @@ class Turn:
         )
 
     async def _stage(self, staged: StagedTurn) -> TurnTicket:
-        result = await stage(
-            self._database,
-            staged,
-            ring_after=timedelta(seconds=2 * self._settings.sweep_seconds),
-        )
-        if result.verdict == "erasing":
+        verdict = await self._desk.stage(staged)
+        if verdict == "erasing":
             raise ErasePending(
                 "An erase that covers this scope has not completed", hint="Begin a new turn then."
             )
-        if result.verdict == "stale":
+        if verdict == "stale":
             raise StaleTurn(
                 "The turn began before an erase that covers its scope", hint="Begin a new turn."
             )
-        if result.record_job is not None:
-            self._rings.ring("record", [result.record_job])
-        return self._ticket("staged", "", known=result.verdict == "known")
+        return self._ticket("staged", "", known=verdict == "known")
 
     def _ticket(self, status: StageStatus, reason: str, *, known: bool = False) -> TurnTicket:
         return TurnTicket(
-            self.scope,
             self.turn_id,
             status,
             reason=reason,
             known=known,
-            database=self._database,
+            outcome=partial(self._desk.outcome, self.scope, self.turn_id),
             timeout=self._settings.wait_timeout_seconds,
         )
 

@@ -126,6 +126,11 @@ def require_visible(scope: MemoryScope, candidates: Sequence[Candidate]) -> None
         )
 
 
+def require_visible_memories(scope: MemoryScope, memories: Sequence[RetrievedMemory]) -> None:
+    """`require_visible` for what a source returned."""
+    require_visible(scope, [_given(memory.record) for memory in memories])
+
+
 def passage(
     candidates: Sequence[Candidate], scores: Sequence[float], query: MemoryQuery
 ) -> Passage:
