@@ -51,11 +51,11 @@ begin
     end if;
 end $$;
 
--- Leases turn jobs: those named first, then any that wait. `fresh` takes first attempts only, a
--- batch at a time; without it one job that has been tried before comes alone, so that a turn
--- which kills its process takes no neighbour with it. The attempt is counted before the work.
+-- Leases turn jobs. Without `p_lost` those that wait, a batch at a time: the named ones first, then
+-- any. With it only named ones whose last lease ran out: they are to be worked on alone, so that a
+-- turn which kills its process takes no neighbour with it. The attempt is counted before the work.
 create or replace function afterturn.claim_turns(
-    p_kind text, p_ids bigint[], p_limit integer, p_fresh boolean, p_max_attempts integer,
+    p_kind text, p_ids bigint[], p_limit integer, p_lost boolean, p_max_attempts integer,
     p_lease interval)
 returns table (
     job_id bigint, lease uuid, attempts integer, path text, turn_id text, session text,
@@ -71,14 +71,14 @@ begin
     taken := array(
         select j.id from afterturn.jobs j
         where j.id = any(p_ids) and j.kind = p_kind and j.finished_at is null
-            and j.ready_at <= at and (j.attempts = 0) = p_fresh
+            and j.ready_at <= at and (j.lease_token is not null) = p_lost
         order by j.id limit p_limit for update skip locked);
-    if p_fresh and cardinality(taken) < p_limit then
+    if not p_lost and cardinality(taken) < p_limit then
         taken := taken || array(
             select j.id from afterturn.jobs j
             where j.kind = p_kind and j.finished_at is null and j.blocked_by is null
-                and j.ready_at <= at and j.attempts = 0 and not j.id = any(taken)
-            order by j.ring_at limit p_limit - cardinality(taken) for update skip locked);
+                and j.lease_token is null and j.ready_at <= at and not j.id = any(taken)
+            order by j.ready_at limit p_limit - cardinality(taken) for update skip locked);
     end if;
     return query
     with leased as (
@@ -135,7 +135,7 @@ end $$;
 
 -- Writes what was made of a batch of turns, and ends their jobs, in one transaction.
 --
--- p_work: [{job, lease, path, turn_id, degraded, reason, records: [{record_id, path, layer,
+-- p_work: [{job, lease, path, turn_id, call, reason, records: [{record_id, path, layer,
 -- origin, text, metadata, importance, occurred_at, session, sources: [{turn_id, turn_path}]}]}].
 -- A record's path is the turn's or an ancestor's. The verdict of each job:
 --   done       its rows are in memory and readable (a turn publishes itself);
@@ -143,6 +143,8 @@ end $$;
 --   lost       another worker holds or ended the job;
 --   erasing    an erase stands: the job waits and is tried again, its attempt not counted;
 --   misplaced  a record outside the turn's scope and its ancestors: refused, nothing written.
+--   again      another turn of the same `call` is not done, so nothing of this one was written: the
+--              lease is still ours, and the turn is to be extracted again without the other.
 create or replace function afterturn.apply_turns(p_kind text, p_work jsonb, p_embed boolean)
 returns table (job_id bigint, verdict text, next_kind text, next_job bigint)
 language plpgsql set plan_cache_mode = force_generic_plan as $$
@@ -192,6 +194,12 @@ begin
     from jsonb_array_elements(work) w
     left join afterturn.jobs j on j.id = (w ->> 'job')::bigint
     left join afterturn.turns t on t.path = w ->> 'path' and t.turn_id = w ->> 'turn_id';
+    -- What one call learned of its turns may stem from any of them.
+    select verdicts || coalesce(jsonb_object_agg(w ->> 'job', 'again'), '{}') into verdicts
+    from jsonb_array_elements(work) w
+    where verdicts ->> (w ->> 'job') = 'done' and w ? 'call' and exists (
+        select from jsonb_array_elements(p_work) o
+        where o ->> 'call' = w ->> 'call' and verdicts ->> (o ->> 'job') <> 'done');
     done := array(select v.key::bigint from jsonb_each_text(verdicts) v where v.value = 'done');
 
     touched := array(
@@ -201,11 +209,16 @@ begin
     select coalesce(jsonb_object_agg(m.path, m.content), '{}') into numbers
     from afterturn.move_content(touched, false) m;
 
+    if p_kind = 'extract' then
+        perform afterturn.write_facts((
+            select coalesce(jsonb_agg(w), '[]') from jsonb_array_elements(work) w
+            where (w ->> 'job')::bigint = any(done)), numbers);
+    end if;
     with rows as materialized (
         select distinct on (r ->> 'path', r ->> 'record_id')
             w ->> 'path' as turn_path, w ->> 'turn_id' as turn_id, r
         from jsonb_array_elements(work) w, jsonb_array_elements(w -> 'records') r
-        where (w ->> 'job')::bigint = any(done)
+        where (w ->> 'job')::bigint = any(done) and p_kind = 'record'
         order by r ->> 'path', r ->> 'record_id'),
     written as (
         insert into afterturn.memories as m (path, record_id, pending, turn_path, turn_id, session,
@@ -276,8 +289,10 @@ begin
     if p_kind = 'record' then
         return query
         insert into afterturn.jobs as j (kind, path, turn_id, ready_at, ring_at, created_at)
-        select 'extract', w ->> 'path', w ->> 'turn_id', at, at + interval '10 seconds', at
-        from jsonb_array_elements(work) w where (w ->> 'job')::bigint = any(done)
+        select 'extract', w ->> 'path', w ->> 'turn_id', at + e.after,
+            at + greatest(e.after, interval '10 seconds'), at
+        from jsonb_array_elements(work) w,
+            make_interval(secs => coalesce((w ->> 'extract_after')::double precision, 0)) e(after) where (w ->> 'job')::bigint = any(done)
         order by w ->> 'path', w ->> 'turn_id'
         returning null::bigint, null, j.kind, j.id;
     end if;
@@ -288,19 +303,21 @@ begin
 end $$;
 
 -- One waiting embed job a path; an unclaimed one is reused, its row locked until we commit, so
--- that whoever claims it sees our rows.
+-- that whoever claims it sees our rows. Returns the new ones: the others have been rung for.
 create or replace function afterturn.enqueue_embed(paths text[]) returns setof bigint
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     at timestamptz := afterturn.clock();
 begin
     return query
-    insert into afterturn.jobs as j (kind, path, ready_at, ring_at, created_at)
-    select 'embed', p.path, at, at + interval '10 seconds', at
-    from (select distinct unnest(paths) as path order by 1) p
-    on conflict (path) where kind = 'embed' and finished_at is null and lease_token is null
-    do update set ready_at = least(j.ready_at, excluded.ready_at)
-    returning j.id;
+    with waiting as (
+        insert into afterturn.jobs as j (kind, path, ready_at, ring_at, created_at)
+        select 'embed', p.path, at, at + interval '10 seconds', at
+        from (select distinct unnest(paths) as path order by 1) p
+        on conflict (path) where kind = 'embed' and finished_at is null and lease_token is null
+        do update set path = excluded.path
+        returning j.id, j.xmax = 0 as is_new)
+    select w.id from waiting w where w.is_new;
 end $$;
 
 -- A failed attempt: back with a later `ready_at`, or dead. Nothing happens to a job whose lease
@@ -374,20 +391,31 @@ begin
     return released;
 end $$;
 
--- Embed jobs: leased like turns, one at a time.
+-- Embed jobs: leased like turns, one at a time; a named one, else any that waits.
 create or replace function afterturn.claim_embed(p_ids bigint[], p_lease interval)
 returns table (job_id bigint, lease uuid, attempts integer, path text)
-language sql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    at timestamptz := afterturn.clock();
+    taken bigint;
+begin
+    select q.id into taken from afterturn.jobs q
+    where q.id = any(p_ids) and q.kind = 'embed' and q.finished_at is null and q.ready_at <= at
+    order by q.id limit 1 for update skip locked;
+    if not found then
+        select q.id into taken from afterturn.jobs q
+        where q.kind = 'embed' and q.finished_at is null and q.blocked_by is null
+            and q.lease_token is null and q.ready_at <= at
+        order by q.ready_at limit 1 for update skip locked;
+    end if;
+    return query
     update afterturn.jobs j
     set lease_token = gen_random_uuid(), attempts = j.attempts + 1,
-        ready_at = afterturn.clock() + p_lease, ring_at = afterturn.clock() + p_lease
-    where j.id = (
-        select q.id from afterturn.jobs q
-        where q.id = any(p_ids) and q.kind = 'embed' and q.finished_at is null
-            and q.ready_at <= afterturn.clock()
-        order by q.id limit 1 for update skip locked)
-    returning j.id, j.lease_token, j.attempts, j.path
-$$;
+        ready_at = at + p_lease, ring_at = at + p_lease
+    where j.id = taken
+    returning j.id, j.lease_token, j.attempts, j.path;
+end $$;
 
 -- Vectors for rows that still are what was embedded: the revision says so. p_last ends the job.
 create or replace function afterturn.apply_embed(

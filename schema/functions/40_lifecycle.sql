@@ -79,8 +79,8 @@ begin
     end if;
 end $$;
 
--- Leases one lifecycle job if it may run now. A flush that has failed before yields to an erase
--- that waits for it: it goes to the tail of its lane (`verdict` requeued, `successor` its id).
+-- Leases one lifecycle job if it may run now. A flush or expiry that has failed before yields to
+-- an erase that waits for it: it goes to the tail of its lane (`verdict` requeued, `successor` its id).
 create or replace function afterturn.claim_lifecycle(
     p_id bigint, p_lease interval, out verdict text, out kind text, out path text,
     out lease uuid, out attempts integer, out request jsonb, out counts jsonb,
@@ -98,7 +98,7 @@ begin
         verdict := 'busy';
         return;
     end if;
-    if job.kind = 'flush' and job.attempts > 0 and afterturn.erase_waits(job.id, job.path) then
+    if job.kind <> 'forget' and job.attempts > 0 and afterturn.erase_waits(job.id, job.path) then
         successor := afterturn.requeue(job.id);
         verdict := 'requeued';
         return;
@@ -122,7 +122,7 @@ language sql stable as $$
 $$;
 
 -- Ends a lifecycle job whose row the caller has locked. `releasing` stays set until those that
--- waited for it have been looked at anew.
+-- waited for it have been looked at anew: by who ended it or, if that process dies, by the sweep.
 -- (Where many wait for one job the planner believes that many wait for any, and would look for
 -- them by reading the whole ledger.)
 create or replace function afterturn.end_lifecycle(
@@ -131,11 +131,12 @@ language sql set enable_seqscan = off as $$
     update afterturn.jobs j
     set finished_at = afterturn.clock(), outcome = p_outcome, lease_token = null,
         blocked_by = null, receipt = p_receipt, reason = '',
+        ring_at = afterturn.clock() + interval '2 seconds',
         releasing = exists (select from afterturn.jobs w where w.blocked_by = p_id)
     where j.id = p_id
 $$;
 
--- Ends a failing flush and enqueues its successor at the tail, in one transaction.
+-- Ends a flush or an expiry and enqueues its successor at the tail, in one transaction.
 create or replace function afterturn.requeue(p_id bigint) returns bigint
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
@@ -145,13 +146,13 @@ begin
     select * into job from afterturn.jobs j where j.id = p_id for update;
     perform afterturn.end_lifecycle(p_id, 'requeued', '{}');
     select e.job_id into successor
-    from afterturn.enqueue_lifecycle('flush', job.path, job.request, '0') e;
+    from afterturn.enqueue_lifecycle(job.kind, job.path, job.request, '0') e;
     update afterturn.jobs j set receipt = jsonb_build_object('successor', successor)
     where j.id = p_id;
     return successor;
 end $$;
 
--- A failed attempt of a lifecycle job: it never dies. A flush yields to a waiting erase at once.
+-- A failed attempt of a lifecycle job: it never dies. All but erases yield to a waiting erase.
 create or replace function afterturn.fail_lifecycle(
     p_id bigint, p_lease_token uuid, p_reason text, p_backoff interval,
     out verdict text, out successor bigint)
@@ -163,7 +164,7 @@ begin
     where j.id = p_id and j.lease_token = p_lease_token and j.finished_at is null for update;
     if not found then
         verdict := 'lost';
-    elsif job.kind = 'flush' and afterturn.erase_waits(job.id, job.path) then
+    elsif job.kind <> 'forget' and afterturn.erase_waits(job.id, job.path) then
         successor := afterturn.requeue(p_id);
         verdict := 'requeued';
     else

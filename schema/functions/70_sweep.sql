@@ -1,22 +1,21 @@
--- What beat looks for: jobs whose ring was lost or whose lease ran out, jobs whose blocker ended,
--- finished rows past their time. An idle system costs one probe of a partial index each.
-
-create or replace function afterturn.sweep_rings(p_limit integer, p_again interval)
-returns table (kind text, job_id bigint)
-language sql as $$
-    update afterturn.jobs j set ring_at = afterturn.clock() + p_again
+-- What beat looks for: jobs whose ring was lost or whose lease ran out, and ended jobs whose waiters
+-- nobody has looked at yet (`ended`). One partial index holds just these, so that an idle system
+-- costs one probe of it a tick, whatever else is in the ledger.
+create or replace function afterturn.sweep(p_limit integer, p_again interval)
+returns table (kind text, job_id bigint, ended boolean)
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    at timestamptz := afterturn.clock();
+begin
+    return query
+    update afterturn.jobs j set ring_at = at + p_again
     where j.id = any(array(
         select q.id from afterturn.jobs q
-        where q.kind in ('record', 'extract', 'embed', 'flush', 'forget', 'expire')
-            and q.finished_at is null and q.blocked_by is null and q.ring_at <= afterturn.clock()
+        where q.blocked_by is null and (q.finished_at is null or q.releasing) and q.ring_at <= at
         order by q.ring_at limit p_limit for update skip locked))
-    returning j.kind, j.id
-$$;
-
-create or replace function afterturn.sweep_releasing(p_limit integer) returns setof bigint
-language sql stable as $$
-    select j.id from afterturn.jobs j where j.releasing and j.finished_at is not null limit p_limit
-$$;
+    returning j.kind, j.id, j.finished_at is not null;
+end $$;
 
 -- Rows of jobs that ended long ago. Dead ones stay until somebody looks.
 create or replace function afterturn.prune_jobs(p_older interval, p_limit integer)

@@ -10,6 +10,7 @@ from afterturn.database import Database
 from afterturn.model import Model
 from afterturn.scope import MemoryScope
 
+# Unfinished jobs by the two partial indexes that hold them: the ledger keeps a week of ended ones.
 _KINDS = """
 select kind,
     count(*) filter (where lease_token is null) as waiting,
@@ -17,7 +18,14 @@ select kind,
     count(*) filter (where lease_token is not null and ready_at <= afterturn.clock()) as lapsed,
     count(*) filter (where attempts > 1 and kind in ('flush', 'forget', 'expire')) as stuck,
     coalesce(extract(epoch from afterturn.clock() - min(created_at)), 0)::float8 as oldest_seconds
-from afterturn.jobs where finished_at is null group by kind
+from (
+    select kind, lease_token, ready_at, attempts, created_at from afterturn.jobs
+    where kind in ('record', 'extract', 'embed', 'flush', 'forget', 'expire')
+        and finished_at is null and blocked_by is null
+    union all
+    select kind, lease_token, ready_at, attempts, created_at from afterturn.jobs
+    where blocked_by is not null and finished_at is null) unfinished
+group by kind
 """
 _TOTALS = """
 select

@@ -70,9 +70,9 @@ class Desk:
         )
         return await stage(self.database, turn, ring_after=SOON)
 
-    async def claim(self, kind: Kind, job_id: int | None, *, fresh: bool = True) -> ClaimedTurn:
+    async def claim(self, kind: Kind, job_id: int | None, *, lost: bool = False) -> ClaimedTurn:
         assert job_id is not None
-        (turn,) = await self.ledger.claim_turns(kind, [job_id], limit=1, fresh=fresh)
+        (turn,) = await self.ledger.claim_turns(kind, [job_id], limit=1, lost=lost)
         return turn
 
     async def record(self, staged: Staged) -> str:

@@ -21,7 +21,7 @@ async def test_a_lost_lease_is_refused_and_the_effect_happens_once(desk: Desk) -
 
 
 async def _retaken(desk: Desk, job_id: int | None):  # type: ignore[no-untyped-def]
-    return await desk.claim("record", job_id, fresh=False)
+    return await desk.claim("record", job_id, lost=True)
 
 
 async def test_a_leased_job_is_not_claimed_again(desk: Desk) -> None:
@@ -30,15 +30,15 @@ async def test_a_leased_job_is_not_claimed_again(desk: Desk) -> None:
     assert staged.record_job is not None
     await desk.claim("record", staged.record_job)
     ids = [staged.record_job]
-    assert await desk.ledger.claim_turns("record", ids, limit=9, fresh=True) == []
-    assert await desk.ledger.claim_turns("record", ids, limit=9, fresh=False) == []
+    assert await desk.ledger.claim_turns("record", ids, limit=9) == []
+    assert await desk.ledger.claim_turns("record", ids, limit=9, lost=True) == []
 
 
 async def test_one_ring_fetches_what_else_waits(desk: Desk) -> None:
     """A ring for one job takes other waiting ones of its kind along."""
     staged = [await desk.stage(CHAT_1, f"t{n}") for n in range(5)]
     assert staged[3].record_job is not None
-    turns = await desk.ledger.claim_turns("record", [staged[3].record_job], limit=50, fresh=True)
+    turns = await desk.ledger.claim_turns("record", [staged[3].record_job], limit=50)
     assert sorted(turn.turn_id for turn in turns) == ["t0", "t1", "t2", "t3", "t4"]
 
 
@@ -51,9 +51,9 @@ async def test_a_job_whose_worker_was_lost_comes_back_alone(desk: Desk) -> None:
     assert first.record_job is not None
     assert second.record_job is not None
     ids = [first.record_job, second.record_job]
-    fresh = await desk.ledger.claim_turns("record", ids, limit=9, fresh=True)
+    fresh = await desk.ledger.claim_turns("record", ids, limit=9)
     assert [turn.turn_id for turn in fresh] == ["t2"]
-    again = await desk.ledger.claim_turns("record", ids, limit=1, fresh=False)
+    again = await desk.ledger.claim_turns("record", ids, limit=1, lost=True)
     assert [turn.turn_id for turn in again] == ["t1"]
 
 
@@ -63,10 +63,10 @@ async def test_attempts_are_counted_before_the_work_and_end(desk: Desk) -> None:
     assert staged.record_job is not None
     ids = [staged.record_job]
     for attempt in range(desk.settings.max_attempts):
-        (turn,) = await desk.ledger.claim_turns("record", ids, limit=1, fresh=attempt == 0)
+        (turn,) = await desk.ledger.claim_turns("record", ids, limit=1, lost=attempt > 0)
         assert turn.lease.attempts == attempt + 1
         await desk.expire_lease(staged.record_job)
-    assert await desk.ledger.claim_turns("record", ids, limit=1, fresh=False) == []
+    assert await desk.ledger.claim_turns("record", ids, limit=1, lost=True) == []
     assert await desk.outcome(staged.record_job) == ("dead", "worker lost")
     assert await desk.value("select outcome from afterturn.turns where turn_id='t1'") == "dead"
 
@@ -81,7 +81,7 @@ async def test_one_bad_turn_of_a_batch_fails_alone(desk: Desk) -> None:
         "update afterturn.turns set query = 'poison', answer = null where turn_id = 't1'"
     )
     ids = [each.record_job for each in staged if each.record_job is not None]
-    turns = await desk.ledger.claim_turns("record", ids, limit=9, fresh=True)
+    turns = await desk.ledger.claim_turns("record", ids, limit=9)
     tally = Tally()
     await desk.recorder.record(turns, tally)
     assert str(tally) == "recorded 2, retry (MemoryUnavailable SQLSTATE 23514) 1"

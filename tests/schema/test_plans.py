@@ -177,8 +177,7 @@ CALLS: Final[dict[str, tuple[int, str]]] = {
         180,
         f"select * from afterturn.claim_unrecorded('{PATH}', 0, 1000000, 50, 5, '30s')",
     ),
-    "sweep_rings": (130, "select * from afterturn.sweep_rings(500, '10s')"),
-    "sweep_releasing": (10, "select * from afterturn.sweep_releasing(500)"),
+    "sweep": (130, "select * from afterturn.sweep(500, '10s')"),
     "prune_jobs": (20, "select afterturn.prune_jobs('7 days', 1000)"),
     "enqueue flush": (
         60,

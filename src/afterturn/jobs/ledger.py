@@ -113,15 +113,16 @@ class Ledger:
         return timedelta(seconds=self._settings.lease_seconds)
 
     async def claim_turns(
-        self, kind: Kind, ids: Sequence[int], *, limit: int, fresh: bool
+        self, kind: Kind, ids: Sequence[int], *, limit: int, lost: bool = False
     ) -> list[ClaimedTurn]:
-        """Lease turn jobs: the named ones, then (with `fresh`) any that wait."""
+        """Lease turn jobs that wait, the named ones first; or, `lost`, named ones whose worker was
+        lost: to be worked on alone."""
         rows = await self._database.rows(
             _CLAIM_TURNS,
             kind,
             list(ids),
             limit,
-            fresh,
+            lost,
             self._settings.max_attempts,
             self.lease_time,
         )

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Final
 
 from afterturn.database import Database
 from afterturn.embedding.checked import CheckedEmbedder
 from afterturn.jobs.heartbeat import Heartbeat
-from afterturn.jobs.ledger import ClaimedTurn, Ledger
+from afterturn.jobs.ledger import Lease, Ledger
 from afterturn.jobs.names import Kind
 from afterturn.jobs.rings import RingPublisher
 from afterturn.jobs.tally import Tally
 from afterturn.pipeline.applying import TurnApplier
+from afterturn.pipeline.batches import RUN_SECONDS, TurnBatches
 from afterturn.pipeline.embedding import EmbedStep
 from afterturn.pipeline.extracting import ExtractionStep
 from afterturn.pipeline.lifecycle import LifecycleStep
@@ -21,20 +25,25 @@ from afterturn.pipeline.recording import Recorder
 from afterturn.ports import EmbeddingProvider, MemoryExtractorPort
 from afterturn.settings import Settings
 
-_SWEEP = "select * from afterturn.sweep_rings($1, $2)"
-_RELEASING = "select afterturn.sweep_releasing($1)"
+_SWEEP = "select * from afterturn.sweep($1, $2)"
 _PRUNE = "select afterturn.prune_jobs($1, $2)"
 _CLAIM_EMBEDDER = "select * from afterturn.claim_embedder($1, $2)"
 _BLOCKER = """
 select blocked_by, finished_at is not null as ended from afterturn.jobs where id = $1
 """
 RINGS_PER_SWEEP: Final = 500
-PRUNED_PER_SWEEP: Final = 1_000
-EXTRACTED_AT_ONCE: Final = 16
+PRUNED_AT_ONCE: Final = 1_000
+PRUNE_EVERY_SECONDS: Final = 60.0
+EXTRACTED_TOGETHER: Final = 8
+EXTRACTIONS_AT_ONCE: Final = 4
 
 
 class Runner:
-    """Runs jobs by id. One a process; its methods may run side by side on one event loop."""
+    """Runs jobs by id. One a process; its methods may run side by side on one event loop.
+
+    Once `stopping` says so no more is claimed, and what is cancelled is given back, its attempt
+    not counted.
+    """
 
     def __init__(
         self,
@@ -43,6 +52,8 @@ class Runner:
         rings: RingPublisher,
         extractor: MemoryExtractorPort | None,
         embedder: EmbeddingProvider | None,
+        *,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._database = database
         self._settings = settings
@@ -52,12 +63,30 @@ class Runner:
         embed = embedder is not None
         applier = TurnApplier(self._ledger, rings, embed=embed)
         self._recorder = Recorder(applier)
-        self._extraction = ExtractionStep(self._ledger, settings, applier, extractor)
+        extraction = ExtractionStep(self._ledger, settings, applier, extractor)
+        self._stopping = stopping
+        self._recording = TurnBatches(
+            self._ledger,
+            "record",
+            self._recorder.record,
+            size=settings.batch_turns_max,
+            at_once=1,
+            stopping=stopping,
+        )
+        self._extracting = TurnBatches(
+            self._ledger,
+            "extract",
+            extraction.extract,
+            size=min(EXTRACTED_TOGETHER, settings.batch_turns_max),
+            at_once=EXTRACTIONS_AT_ONCE,
+            stopping=stopping,
+        )
         self._embedding = EmbedStep(database, self._ledger, self._embedder)
         self._lifecycle = LifecycleStep(
             database, self._ledger, settings, rings, self._recorder, embed=embed
         )
         self._embedder_accepted = embedder is None
+        self._prune_at = 0.0
 
     async def run(self, kind: Kind, ids: Sequence[int]) -> str:
         """Work on the named jobs (and, for turns, on others of the kind that wait).
@@ -68,8 +97,10 @@ class Runner:
         """
         tally = Tally()
         match kind:
-            case "record" | "extract":
-                await self._run_turns(kind, ids, tally)
+            case "record":
+                await self._recording.run(ids, tally)
+            case "extract":
+                await self._extracting.run(ids, tally)
             case "embed":
                 await self._run_embeds(ids, tally)
             case "flush" | "forget" | "expire":
@@ -78,21 +109,30 @@ class Runner:
         return str(tally)
 
     async def sweep(self) -> str:
-        """Ring what is ready and not rung lately, wake what waited for an ended job, prune."""
+        """Ring what is ready and not rung lately, wake what waited for an ended job.
+
+        One statement when there is nothing to do; now and then another one that prunes.
+        """
         again = timedelta(seconds=max(10.0, 3 * self._settings.sweep_seconds))
-        rows = await self._database.rows(_SWEEP, RINGS_PER_SWEEP, again)
-        releasing = [row[0] for row in await self._database.rows(_RELEASING, RINGS_PER_SWEEP)]
-        await self._database.value(
-            _PRUNE, timedelta(seconds=self._settings.jobs_kept_seconds), PRUNED_PER_SWEEP
-        )
+        found = await self._database.rows(_SWEEP, RINGS_PER_SWEEP, again)
         by_kind: dict[Kind, list[int]] = {}
-        for row in rows:
-            by_kind.setdefault(row["kind"], []).append(row["job_id"])
+        for row in found:
+            if row["ended"]:
+                await self._wake_waiters(row["job_id"])
+            else:
+                by_kind.setdefault(row["kind"], []).append(row["job_id"])
         for kind, ids in by_kind.items():
             self._rings.ring(kind, ids)
-        for job_id in releasing:
-            await self._wake_waiters(job_id)
-        return f"rang {len(rows)}"
+        await self._prune_now_and_then()
+        return f"rang {sum(map(len, by_kind.values()))}"
+
+    async def _prune_now_and_then(self) -> None:
+        if time.monotonic() < self._prune_at:
+            return
+        kept = timedelta(seconds=self._settings.jobs_kept_seconds)
+        pruned = await self._database.value(_PRUNE, kept, PRUNED_AT_ONCE)
+        if pruned < PRUNED_AT_ONCE:
+            self._prune_at = time.monotonic() + PRUNE_EVERY_SECONDS
 
     async def run_head(self, job_id: int) -> None:
         """Run the job, or whatever stands before it in its lane, if nobody else is at it."""
@@ -109,46 +149,17 @@ class Runner:
             head = row["blocked_by"]
         await self._run_lifecycle(head, Tally())
 
-    async def _run_turns(self, kind: Kind, ids: Sequence[int], tally: Tally) -> None:
-        limit = (
-            self._settings.batch_turns_max
-            if kind == "record"
-            else min(EXTRACTED_AT_ONCE, self._settings.batch_turns_max)
-        )
-        heartbeat = Heartbeat(self._ledger)
-        async with heartbeat.beating():
-            while True:
-                turns = await self._ledger.claim_turns(kind, ids, limit=limit, fresh=True)
-                await self._work_on(kind, turns, heartbeat, tally)
-                if len(turns) < limit:
-                    break
-            # Tried before: one at a time, so that one which kills its process goes alone.
-            for job_id in ids:
-                retried = await self._ledger.claim_turns(kind, [job_id], limit=1, fresh=False)
-                await self._work_on(kind, retried, heartbeat, tally)
-
-    async def _work_on(
-        self, kind: Kind, turns: Sequence[ClaimedTurn], heartbeat: Heartbeat, tally: Tally
-    ) -> None:
-        if not turns:
-            return
-        leases = [turn.lease for turn in turns]
-        heartbeat.hold(leases)
-        try:
-            step = self._recorder.record if kind == "record" else self._extraction.extract
-            await step(turns, tally)
-        finally:
-            heartbeat.drop(leases)
-
     async def _run_embeds(self, ids: Sequence[int], tally: Tally) -> None:
-        while (job := await self._ledger.claim_embed(ids)) is not None:
+        until = time.monotonic() + RUN_SECONDS
+        while not self._stopping() and time.monotonic() < until:
+            job = await self._ledger.claim_embed(ids)
+            if job is None:
+                return
             if not await self._accept_embedder():
                 verdict = await self._ledger.fail_turn(job.lease, "embedder differs")
                 tally.failed(verdict, "embedder differs")
                 continue
-            heartbeat = Heartbeat(self._ledger)
-            async with heartbeat.beating():
-                heartbeat.hold([job.lease])
+            async with self._held(job.lease):
                 await self._embedding.embed(job, tally)
 
     async def _run_lifecycle(self, job_id: int, tally: Tally) -> None:
@@ -160,11 +171,22 @@ class Runner:
                 if successor is not None:
                     self._rings.ring("flush", [successor])
             return
-        heartbeat = Heartbeat(self._ledger)
-        async with heartbeat.beating():
-            heartbeat.hold([job.lease])
+        async with self._held(job.lease):
             await self._lifecycle.run(job, tally)
         await self._wake_waiters(job_id)
+
+    @asynccontextmanager
+    async def _held(self, lease: Lease) -> AsyncIterator[None]:
+        """Keeps the lease meanwhile; a worker that stops gives it back."""
+        heartbeat = Heartbeat(self._ledger)
+        async with heartbeat.beating():
+            heartbeat.hold([lease])
+            try:
+                yield
+            except asyncio.CancelledError:
+                if self._stopping():
+                    await self._ledger.release([lease])
+                raise
 
     async def _wake_waiters(self, job_id: int) -> None:
         for kind, ids in (await self._ledger.unblock(job_id)).items():

@@ -1,0 +1,101 @@
+"""Turn jobs in batches: claimed one after the other, several of them at work at a time.
+
+A model call that hangs keeps its own batch busy and nothing else: while it does, others are
+claimed and done beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias
+
+from afterturn.jobs.heartbeat import Heartbeat
+from afterturn.jobs.ledger import ClaimedTurn, Ledger
+from afterturn.jobs.names import Kind
+from afterturn.jobs.tally import Tally
+
+Step: TypeAlias = Callable[[Sequence[ClaimedTurn], Tally], Awaitable[None]]
+
+RUN_SECONDS: Final = 60.0
+"""After this one run claims no more: what is left has rings of its own, or gets them."""
+
+_LOOK_AGAIN_SECONDS: Final = 0.5
+
+
+class TurnBatches:
+    """Works on the jobs of one kind: `at_once` batches of up to `size` turns."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        kind: Kind,
+        step: Step,
+        *,
+        size: int,
+        at_once: int,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._ledger = ledger
+        self._kind = kind
+        self._step = step
+        self._size = size
+        self._at_once = at_once
+        self._stopping = stopping
+
+    async def run(self, ids: Sequence[int], tally: Tally) -> None:
+        """Work on the named jobs and on others that wait, then on named ones that were lost."""
+        heartbeat = Heartbeat(self._ledger)
+        async with heartbeat.beating():
+            await self._run_waiting(ids, heartbeat, tally)
+            # Alone in this process, each: it may have been the one that killed the last.
+            for job_id in ids:
+                if self._stopping():
+                    return
+                lost = await self._ledger.claim_turns(self._kind, [job_id], limit=1, lost=True)
+                if lost:
+                    await self._work_on(lost, heartbeat, tally)
+
+    async def _run_waiting(self, ids: Sequence[int], heartbeat: Heartbeat, tally: Tally) -> None:
+        until = time.monotonic() + RUN_SECONDS
+        running: set[asyncio.Task[None]] = set()
+        is_dry = False
+        try:
+            while not (is_dry and not running):
+                has_room = len(running) < self._at_once
+                if self._stopping() or time.monotonic() > until:
+                    is_dry = True
+                elif has_room:
+                    turns = await self._ledger.claim_turns(self._kind, ids, limit=self._size)
+                    is_dry = len(turns) < self._size
+                    if turns:
+                        work = self._work_on(turns, heartbeat, tally)
+                        running.add(asyncio.create_task(work))
+                    if not is_dry:
+                        continue
+                if running:
+                    pause = _LOOK_AGAIN_SECONDS if has_room else None
+                    done, running = await asyncio.wait(
+                        running, timeout=pause, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    for task in done:
+                        task.result()
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _work_on(
+        self, turns: Sequence[ClaimedTurn], heartbeat: Heartbeat, tally: Tally
+    ) -> None:
+        leases = [turn.lease for turn in turns]
+        heartbeat.hold(leases)
+        try:
+            await self._step(turns, tally)
+        except asyncio.CancelledError:
+            if self._stopping():
+                await self._ledger.release(leases)
+            raise
+        finally:
+            heartbeat.drop(leases)
