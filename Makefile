@@ -6,10 +6,11 @@ DEV := $(VENV)/dev
 SOURCES := $(shell find src tasks workers schema -type f -not -name '*.pyc') pyproject.toml
 SEED ?= 1
 DURATION ?= 60
+MINUTES ?= 10
 PIP := -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check torture bench clean
+.PHONY: help demo test lint check torture chaos bench clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -28,6 +29,9 @@ lint: $(DEV)/.installed ## format, lint, types, layers
 
 torture: $(RUN)/.installed ## kill everything at random and look for lost or erased words (SEED=, DURATION=)
 	@$(RUN)/bin/python tests/torture.py --seed $(SEED) --duration $(DURATION)
+
+chaos: $(RUN)/.installed ## the same for long: every fault there is (SEED=, MINUTES=)
+	@$(RUN)/bin/python tests/torture.py --seed $(SEED) --duration $$(( $(MINUTES) * 60 ))
 
 check: lint test torture ## all that CI runs
 

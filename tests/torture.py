@@ -74,10 +74,10 @@ def _play(options: argparse.Namespace) -> int:
     from tests.torturing.erasing import erase
     from tests.torturing.listening import listen
     from tests.torturing.looking import read
-    from tests.torturing.talker import talk
+    from tests.torturing.talker import hurry, talk
 
     parts: dict[str, list[Part]] = {
-        "talker": [talk] * 4,
+        "talker": [*[talk] * 4, hurry],
         "eraser": [erase] * 2,
         "reader": [read] * 2,
         "listener": [listen],

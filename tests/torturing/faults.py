@@ -17,6 +17,7 @@ import redis
 
 from tests.torturing.callers import Callers
 from tests.torturing.fleet import LEASE_SECONDS, Fleet
+from tests.torturing.thieves import Thief
 
 # How often each comes in a deck of faults; about a minute's worth.
 WORKER_FAULTS: Final = {
@@ -41,6 +42,10 @@ SERVER_FAULTS: Final = {
     "kill valkey": 3,
     "empty valkey": 3,
     "pause valkey": 2,
+    "replace valkey": 2,
+    "demote valkey": 1,
+    "lose rings": 2,
+    "double rings": 2,
     "kill supervisor": 1,
 }
 DECKS: Final = {
@@ -91,7 +96,10 @@ class Injector:
     waiting: list[Fault]
     counts: dict[str, int] = field(default_factory=dict)
     log: Callable[[str], None] = lambda _: None
-    _paused: list[tuple[float, psutil.Process]] = field(default_factory=list)
+    broker_losses: int = 0  # times at which the broker lost what it held
+    rings_lost: int = 0
+    rings_doubled: int = 0
+    _due: list[tuple[float, Callable[[], object]]] = field(default_factory=list)  # to be undone
 
     def tick(self, elapsed: float) -> None:
         """Inject what is due."""
@@ -105,7 +113,11 @@ class Injector:
             self.log(f"{fault.what} pick={fault.pick:.3f} for={fault.seconds:.1f} done={done}")
             if done:
                 self.counts[kind] = self.counts.get(kind, 0) + 1
-                if whom in ("postgres", "backend", "valkey", "supervisor") and kind != "pause":
+                if whom == "valkey" and kind in ("kill", "empty", "replace"):
+                    self.broker_losses += 1
+                if whom in ("postgres", "backend", "valkey", "supervisor") and kind in (
+                    "kill", "stop", "replace",
+                ):  # fmt: skip
                     self.counts["server"] = self.counts.get("server", 0) + 1
 
     def analyze(self) -> None:
@@ -119,8 +131,19 @@ class Injector:
     def _inject(self, kind: str, whom: str, fault: Fault) -> bool:
         if kind == "cut":
             return _asked_postgres(self.database_url, _CUT)
+        if whom == "rings":
+            thief = Thief(self.broker_url, fault.seconds, doubles=kind == "double")
+            self._later(fault.seconds, lambda: self._note_theft(thief, kind))
+            return True
+        if kind == "demote":
+            self._later(fault.seconds, lambda: _told_broker(self.broker_url, *_PROMOTED))
+            return _told_broker(self.broker_url, *_DEMOTED)
         if kind == "empty":
-            return _flushed(self.broker_url)
+            return _told_broker(self.broker_url, "FLUSHALL")
+        if kind == "replace":  # another one at the same address, which holds nothing
+            return _told_broker(self.broker_url, "FLUSHALL") and _told_broker(
+                self.broker_url, "SHUTDOWN", "NOSAVE"
+            )
         if whom == "up" and kind == "kill":
             return self.fleet.kill()
         victim = self._victim(whom, fault.pick)
@@ -133,7 +156,7 @@ class Injector:
                 victim.send_signal(signal.SIGINT)
             case "pause":
                 victim.send_signal(signal.SIGSTOP)
-                self._paused.append((time.monotonic() + fault.seconds, victim))
+                self._later(fault.seconds, lambda: _resume(victim))
         return True
 
     def _victim(self, whom: str, pick: float) -> psutil.Process | None:
@@ -151,12 +174,20 @@ class Injector:
         return psutil.Process(sorted(pids)[int(pick * len(pids))]) if pids else None
 
     def _wake(self, now: float) -> None:
-        for due, process in list(self._paused):
+        for due, undo in list(self._due):
             if due <= now:
-                self._paused.remove((due, process))
-                with contextlib.suppress(psutil.Error):
-                    if process.is_running():
-                        process.send_signal(signal.SIGCONT)
+                self._due.remove((due, undo))
+                undo()
+
+    def _later(self, seconds: float, undo: Callable[[], object]) -> None:
+        self._due.append((time.monotonic() + seconds, undo))
+
+    def _note_theft(self, thief: Thief, kind: str) -> None:
+        taken = thief.finish()
+        if kind == "double":
+            self.rings_doubled += taken
+        else:
+            self.rings_lost += taken
 
 
 _CUT = """
@@ -180,12 +211,27 @@ def _asked_postgres(url: str, sql: str) -> bool:
     return True
 
 
-def _flushed(url: str) -> bool:
+# A failover as clients see it: the server answers and takes nothing.
+_DEMOTED: Final = ("REPLICAOF", "127.0.0.1", "1")
+_PROMOTED: Final = ("REPLICAOF", "NO", "ONE")
+
+
+def _told_broker(url: str, *command: str) -> bool:
+    """Whether it was told; a shutdown is answered by the connection's end."""
     try:
         with redis.Redis.from_url(url, socket_timeout=3, socket_connect_timeout=3) as client:
-            return bool(client.flushall())
+            client.execute_command(*command)
+    except redis.ConnectionError:
+        return command[0] == "SHUTDOWN"
     except (redis.RedisError, OSError):
         return False
+    return True
+
+
+def _resume(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.Error):
+        if process.is_running():
+            process.send_signal(signal.SIGCONT)
 
 
 def kill_quietly(pid: int) -> None:

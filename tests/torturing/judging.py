@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from typing import Any, Literal
 
 from tests.torturing.findings import Held
 from tests.torturing.story import Effect, Erase, Look, Said, Story, stored
-from tests.torturing.words import covers, markers_in, shown
+from tests.torturing.words import Segments, covers, markers_in, shown
 
 Fate = Literal["present", "gone", "either"]
 _NEVER = 1 << 62
@@ -45,10 +46,16 @@ class Verdict:
 
 def judge(story: Story) -> dict[str, Verdict]:
     """The verdict on everything said, by op."""
+    by_root = _by_root(story)
+    return {op: _verdict(said, by_root.get(said.scope[0], [])) for op, said in story.said.items()}
+
+
+def _by_root(story: Story) -> dict[str, list[Erase]]:
+    """An erase concerns nobody beyond its tenant."""
     by_root: dict[str, list[Erase]] = {}
     for erase in story.erases.values():
         by_root.setdefault(erase.scope[0], []).append(erase)
-    return {op: _verdict(said, by_root.get(said.scope[0], [])) for op, said in story.said.items()}
+    return by_root
 
 
 def _verdict(said: Said, erases: list[Erase]) -> Verdict:
@@ -208,9 +215,10 @@ def _about(verdict: Verdict) -> str:
 
 def check_tokens(story: Story, verdicts: dict[str, Verdict]) -> Iterator[Violation]:
     """No stale turn was acknowledged, and none was refused without an erase."""
-    erases = list(story.erases.values())
+    by_root = _by_root(story)
     for op, verdict in verdicts.items():
         said = verdict.said
+        erases = by_root.get(said.scope[0], [])
         if said.acked and said.kind == "turn":
             for erase in erases:
                 if erase.makes_stale(said):
@@ -225,8 +233,8 @@ def check_tokens(story: Story, verdicts: dict[str, Verdict]) -> Iterator[Violati
 def check_looks(story: Story, verdicts: dict[str, Verdict]) -> Iterator[Violation]:
     """No read showed what was erased, beside it, or not yet there; none missed what was."""
     said_by = {word: said.op for word, said in story.by_marker().items()}
-    published = [v for v in verdicts.values() if v.said.published_at is not None]
-    kept = [v for v in verdicts.values() if v.fate == "present"]
+    published = _by_scope(v for v in verdicts.values() if v.said.published_at is not None)
+    kept = _by_scope(v for v in verdicts.values() if v.fate == "present")
     for look in story.looks:
         for path, seen in look.seen.items():
             if not _may_look(look, path):
@@ -257,11 +265,19 @@ def _check_seen(look: Look, path: str, word: str, verdict: Verdict) -> Iterator[
         yield Violation("refused text read", said.op, about)
 
 
-def _check_missed(look: Look, published: list[Verdict]) -> Iterator[Violation]:
+def _by_scope(verdicts: Iterable[Verdict]) -> dict[Segments, list[Verdict]]:
+    by_scope: dict[Segments, list[Verdict]] = {}
+    for verdict in verdicts:
+        by_scope.setdefault(verdict.said.scope, []).append(verdict)
+    return by_scope
+
+
+def _check_missed(look: Look, by_scope: dict[Segments, list[Verdict]]) -> Iterator[Violation]:
     seen = look.markers
-    for verdict in published:
+    above = (look.scope[: depth + 1] for depth in range(len(look.scope)))
+    for verdict in chain.from_iterable(by_scope.get(scope, []) for scope in above):
         said = verdict.said
-        if not (look.whole or look.wanted == said.op) or not covers(said.scope, look.scope):
+        if not (look.whole or look.wanted == said.op):
             continue
         since = 0 if look.is_last else said.published_at or _NEVER
         if since < look.started_at and look.ended_at < verdict.touched_from:
@@ -295,7 +311,15 @@ def check_alarms(story: Story) -> Iterator[Violation]:
 
 def check_order(receipts: list[dict[str, Any]]) -> Iterator[Violation]:
     """Overlapping lifecycle jobs completed in the order of their ids, which is that of asking."""
-    done = sorted((r for r in receipts if r["outcome"] == "done"), key=lambda r: int(r["job_id"]))
+    by_root: dict[str, list[dict[str, Any]]] = {}
+    for receipt in sorted(receipts, key=lambda each: int(each["job_id"])):
+        if receipt["outcome"] == "done":
+            by_root.setdefault(receipt["scope_path"].split("/")[1], []).append(receipt)
+    for done in by_root.values():
+        yield from _check_order_of(done)
+
+
+def _check_order_of(done: list[dict[str, Any]]) -> Iterator[Violation]:
     for at, later in enumerate(done):
         for earlier in done[:at]:
             if earlier["job_id"] == later["job_id"] or not _overlap(earlier, later):

@@ -34,6 +34,17 @@ _SAMPLE: Final = 150
 _SHOWN_OF_A_KIND: Final = 10
 TEMPORARY: Final = "at-torture-"
 
+# The last line: what was done, and what was found of the kinds that a promise names.
+_FIRST: Final = ("turns", "acknowledged", "kills", "broker_losses")
+_COUNTED: Final = {
+    "lost": ("lost", "fact lost", "missed", "not retrievable", "partial"),
+    "doubled": ("doubled", "fact doubled or misplaced", "tables hold it otherwise"),
+    "out_of_order": ("order",),
+    "resurrected": (
+        "resurrected", "fact resurrected", "erased text in a table", "erased text read",
+    ),
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Options:
@@ -89,8 +100,13 @@ def run(options: Options) -> Report:
         except Exception as error:  # noqa: BLE001 - an audit that cannot be made is no success
             report.add("audit failed", [f"{type(error).__name__}: {error}", format_exc()])
         report.numbers |= {
-            f"{name}s" if name != "server" else "server_restarts": injector.counts.get(name, 0)
-            for name in ("kill", "pause", "empty", "cut", "server")
+            "kills": injector.counts.get("kill", 0),
+            "pauses": injector.counts.get("pause", 0),
+            "cuts": injector.counts.get("cut", 0),
+            "server_restarts": injector.counts.get("server", 0),
+            "broker_losses": injector.broker_losses,
+            "rings_lost": injector.rings_lost,
+            "rings_doubled": injector.rings_doubled,
         }
     finally:
         callers.stop(1.0)
@@ -183,7 +199,7 @@ async def _look_around(options: Options, memory: Memory) -> None:
 
 def _scopes() -> list[words.Segments]:
     chats = words.conversations()
-    return sorted({*chats, *(chat[:2] for chat in chats), *words.roots()})
+    return sorted({*chats, *(chat[:2] for chat in chats), *words.vault(), *words.roots()})
 
 
 async def _audit_held(
@@ -297,11 +313,14 @@ def show(options: Options, report: Report) -> str:
             print(violation)
     if kinds:
         print(f"violations by kind: {dict(kinds)}")
-    numbers = " ".join(f"{name}={value}" for name, value in report.numbers.items())
+    print(" ".join(f"{name}={value}" for name, value in report.numbers.items()))
+    first = {name: report.numbers.get(name, "?") for name in _FIRST}
+    found = {name: sum(kinds[code] for code in codes) for name, codes in _COUNTED.items()}
+    told = " ".join(f"{name}={value}" for name, value in {**first, **found}.items())
     verdict = "VIOLATED" if report.violations else "ok"
     return (
         f"torture seed={options.seed} duration={options.duration:g}s faults={options.faults} "
-        f"{numbers} violations={len(report.violations)} VERDICT {verdict}"
+        f"{told} violations={len(report.violations)} VERDICT {verdict}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import dataclass, field
 
@@ -54,6 +55,23 @@ async def talk(actor: Actor, memory: Memory, rng: random.Random) -> None:
             await _go_on(actor, memory, rng, turn, plan)
 
 
+async def hurry(actor: Actor, memory: Memory, rng: random.Random) -> None:
+    """Several turns of one user at once, without a look or a thought; nobody erases them."""
+    await actor.pause(rng.uniform(0.4, 1.6))
+    scope = rng.choice(words.vault())
+    plans = [plan_turn(actor, rng, scope) for _ in range(rng.randint(2, 8))]
+    for plan in plans:
+        if rng.random() < 0.9:  # a tenant full of facts would hide what a read of it must show
+            plan.metadata.pop("lift", None)
+    await asyncio.gather(*(_hurried(actor, memory, plan) for plan in plans))
+
+
+async def _hurried(actor: Actor, memory: Memory, plan: Plan) -> None:
+    turn = await _begun(actor, memory, plan)
+    if turn is not None:
+        await finish(actor, turn, plan)
+
+
 def plan_turn(
     actor: Actor, rng: random.Random, scope: Segments, turn_id: str | None = None
 ) -> Plan:
@@ -92,6 +110,20 @@ def _mood(rng: random.Random) -> str:
 
 async def have_turn(actor: Actor, memory: Memory, rng: random.Random, plan: Plan) -> Turn | None:
     """Begin, read, think, finish; the turn if it was acknowledged."""
+    turn = await _begun(actor, memory, plan)
+    if turn is None:
+        return None
+    if rng.random() < 0.5:
+        await looking.look_in_turn(actor, turn, plan.scope, plan.query or "anything")
+    if rng.random() < 0.03:
+        await turn.abandon()
+        actor.note("abandoned", op=plan.op)
+        return None
+    await actor.pause(rng.choice([0.0, rng.uniform(0, 0.3), rng.uniform(0, 2.5)]))
+    return turn if await finish(actor, turn, plan) is not None else None
+
+
+async def _begun(actor: Actor, memory: Memory, plan: Plan) -> Turn | None:
     actor.note(
         "begin",
         op=plan.op,
@@ -114,14 +146,7 @@ async def have_turn(actor: Actor, memory: Memory, rng: random.Random, plan: Plan
         actor.note("begin_refused", op=plan.op, error=_told(error))
         return None
     actor.note("began", op=plan.op)
-    if rng.random() < 0.5:
-        await looking.look_in_turn(actor, turn, plan.scope, plan.query or "anything")
-    if rng.random() < 0.03:
-        await turn.abandon()
-        actor.note("abandoned", op=plan.op)
-        return None
-    await actor.pause(rng.choice([0.0, rng.uniform(0, 0.3), rng.uniform(0, 2.5)]))
-    return turn if await finish(actor, turn, plan) is not None else None
+    return turn
 
 
 async def finish(actor: Actor, turn: Turn, plan: Plan) -> TurnTicket | None:

@@ -24,6 +24,10 @@ SESSIONS: Final = ("s1", "s12", "s2")
 # Here nothing above a conversation is ever erased, so that much must still be there at the end.
 CALM: Final = "keep"
 
+# Here nothing is ever erased: whatever was acknowledged must be there, however long the run.
+VAULT: Final = "vault"
+_VAULT_USERS: Final = 60
+
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz"
 MARKER: Final = re.compile(rb"[xX]k[qafr][bcdfghjklmnpqrstvwxz]{12}")
 _MARKER_TEXT: Final = re.compile(MARKER.pattern.decode())
@@ -56,9 +60,14 @@ def conversations() -> list[Segments]:
     return [(t, u, c) for t in (*TENANTS, CALM) for u in USERS for c in CHATS]
 
 
+def vault() -> list[Segments]:
+    """The users of whom everything is kept."""
+    return [(VAULT, f"u{number}") for number in range(_VAULT_USERS)]
+
+
 def roots() -> list[Segments]:
     """Every tenant."""
-    return [(tenant,) for tenant in (*TENANTS, CALM)]
+    return [(tenant,) for tenant in (*TENANTS, CALM, VAULT)]
 
 
 def some_place(rng: random.Random) -> Segments:
