@@ -383,6 +383,7 @@ begin
     set path = null, path_key = afterturn.scope_key(j.path), request = '{}'
     where j.path >= p_path and j.path < afterturn.under_end(p_path)
         and j.finished_at is not null and j.kind in ('flush', 'forget', 'expire');
+    perform afterturn.count_rows(p_id, 'schedules', afterturn.forget_schedules(p_path));
 end $$;
 
 -- The last transaction. `verdict` is busy (somebody holds a lock: end the transaction, wait a
@@ -495,11 +496,12 @@ begin
                 select g.erase from afterturn.scope_generations g
                 where g.scope_key = afterturn.scope_key(advanced)),
             p_id, job.request ->> 'requested_by', job.request ->> 'reason', job.created_at,
-            afterturn.clock(), '{}');
+            afterturn.clock(), '{}', 'derived', '{}');
     end loop;
     head := afterturn.append_erase_log(p_path, generation, p_id,
         job.request ->> 'requested_by', job.request ->> 'reason', job.created_at,
-        afterturn.clock(), job.counts);
+        afterturn.clock(), job.counts, case when named then 'named' else 'scope' end,
+        afterturn.erase_detail(p_path, job.request));
     delete from afterturn.erase_intents i where i.job_id = p_id;
     receipt := jsonb_build_object('generation', generation, 'derived_outside', outside_count,
         'log_head', encode(head, 'hex'));

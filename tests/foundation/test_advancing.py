@@ -103,14 +103,16 @@ async def test_the_log_is_chained_per_root_and_names_no_path(conn: Connection) -
     assert not any(name in written for name in ("alice", "acme", "zebra", "yak", "chat"))
     recomputed = await conn.fetchval("""
         select bool_and(hash = afterturn.erase_log_hash(previous_hash, root_key, scope_key,
-            generation, job_id, requested_by, reason, requested_at, completed_at, counts))
+            generation, job_id, requested_by, reason, requested_at, completed_at, counts,
+            what, detail))
         from afterturn.erase_log
     """)
     assert recomputed is True
 
 
 @pytest.mark.parametrize(
-    "column", ["root_key", "scope_key", "generation", "requested_by", "reason", "counts"]
+    "column",
+    ["root_key", "scope_key", "generation", "requested_by", "reason", "counts", "what", "detail"],
 )
 async def test_a_changed_entry_no_longer_has_its_hash(conn: Connection, column: str) -> None:
     """Every field counts, and text cannot move from one field to the next."""
@@ -124,14 +126,15 @@ async def test_a_changed_entry_no_longer_has_its_hash(conn: Connection, column: 
         "requested_by": "'abc'",
         "reason": "'bcd'",
         "counts": "'{\"turns\": 1}'",
+        "what": "'scope'",
+        "detail": "'{\"turns\": 1}'",
     }
-    fields = ["root_key", "scope_key", "generation", "requested_by", "reason", "counts"]
-    changed = ", ".join(change[f] if f == column else f for f in fields)
+    changed = ", ".join(change[f] if f == column else f for f in change)
     same = await conn.fetchval(f"""
         select l.hash = afterturn.erase_log_hash(l.previous_hash, c.root_key, c.scope_key,
             c.generation, l.job_id, c.requested_by, c.reason, l.requested_at, l.completed_at,
-            c.counts::jsonb)
-        from afterturn.erase_log l, lateral (select {changed}) c({", ".join(fields)})
+            c.counts::jsonb, c.what, c.detail::jsonb)
+        from afterturn.erase_log l, lateral (select {changed}) c({", ".join(change)})
     """)
     assert same is False
 

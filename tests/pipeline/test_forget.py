@@ -268,8 +268,8 @@ async def test_the_log_is_chained_per_root_and_has_no_readable_path(desk: Desk) 
         await desk.forget(scope)
     rows = await desk.rows(
         "select *, afterturn.erase_log_hash(previous_hash, root_key, scope_key, generation, job_id,"
-        " requested_by, reason, requested_at, completed_at, counts) as expected"
-        " from afterturn.erase_log order by id"
+        " requested_by, reason, requested_at, completed_at, counts, what, detail)"
+        " as expected from afterturn.erase_log order by id"
     )
     assert len(rows) == 3
     assert all(row["hash"] == row["expected"] for row in rows)

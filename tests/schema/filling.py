@@ -42,6 +42,7 @@ async def fill(desk: Desk, *, derived: Derived = "erase") -> int:
     await _turns(desk)
     await _vectors(desk)
     await _lifecycle_jobs(desk)
+    await _schedules(desk)
     request = forget_request(derived=derived, requested_by=REQUESTER, reason=REQUESTER)
     return await desk.enqueue("forget", ALICE, request)
 
@@ -163,6 +164,18 @@ async def _vectors(desk: Desk) -> None:
     )
     assert verdict == "done"
     assert await desk.ledger.claim_embed([jobs[ALICE.stored_path]]) is not None
+
+
+async def _schedules(desk: Desk) -> None:
+    """An erase to come, one that was cancelled, and a rule."""
+    schedule = "select id from afterturn.schedule_forget($1, now() + interval '1 day', $2::jsonb)"
+    request = forget_request(derived="erase", requested_by=REQUESTER, reason=MARKER)
+    await desk.value(schedule, CHAT.stored_path, request)
+    cancelled = await desk.value(schedule, ALICE.stored_path, request)
+    await desk.value("select afterturn.cancel_schedule($1)", cancelled)
+    await desk.value(
+        "select afterturn.add_rule($1, 'semantic', 86400, null, null)", CHAT.stored_path
+    )
 
 
 async def _lifecycle_jobs(desk: Desk) -> None:

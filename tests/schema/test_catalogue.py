@@ -30,6 +30,7 @@ ERASED: Final = {
     "memory_sources": "path record_id turn_path turn_id",
     "jobs": "path turn_id request reason",
     "erase_intents": "path",
+    "schedules": "path request",
 }
 
 # Columns that hold neither text nor a readable path, however long their rows stay.
@@ -58,14 +59,23 @@ HARMLESS: Final = {
         "counts": "rows per table",
         "previous_hash": "a hash",
         "hash": "a hash",
+        "what": "one of five words, checked",
+        "detail": "keyed hashes and one of two words",
+    },
+    "schedules": {
+        "kind": "one of two words, checked",
+        "layer": "one of five words, checked",
+        "outcome": "one of three words, checked",
+        "zone": "the name of a time zone",
+        "path_key": "a keyed hash",
     },
     "erase_log_heads": {"root_key": "a keyed hash", "hash": "a hash"},
 }
 
 # Types whose values are numbers, times or marks; every other type might hold text.
 _HOLDS_NO_TEXT: Final = [
-    "bigint", "bigint[]", "boolean", "double precision", "integer", "timestamp with time zone",
-    "uuid",
+    "bigint", "bigint[]", "boolean", "double precision", "integer", "time without time zone",
+    "timestamp with time zone", "uuid",
 ]  # fmt: skip
 _COLUMNS = """
 select c.relname as table, a.attname as column, format_type(a.atttypid, a.atttypmod) as type
