@@ -1,0 +1,33 @@
+"""The audit of the ledger finds what its rules forbid, each by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from afterturn.database import Database
+from tests.pipeline.conftest import ALICE, Desk
+
+FAULTS = {
+    "unknown kind": "kind = 'rumour', turn_id = null",
+    "unknown outcome": "outcome = 'lost', finished_at = now()",
+    "ended without an outcome, or an outcome without an end": "finished_at = now()",
+    "ended and leased": "finished_at = now(), outcome = 'dead', lease_token = gen_random_uuid()",
+    "neither a path nor the key of an ended job": "path = null",
+    "a turn where none belongs, or none where one does": "turn_id = null",
+    "blocked without an order to keep": "blocked_by = 1",
+    "releasing before its end": "releasing = true",
+    "negative attempts": "attempts = -1",
+    "not an object": "request = '[]'",
+    "a path key that is none": "path_key = '\\x00'",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_broken_rule_is_named(desk: Desk, database: Database, fault: str) -> None:
+    """One row of a kept ledger, with one rule broken: that rule is named, and no other."""
+    job = (await desk.stage(ALICE, "t-1")).record_job
+    assert await desk.rows("select * from afterturn.ledger_faults()") == []
+    await desk.value(f"update afterturn.jobs set {FAULTS[fault]} where id = $1", job)
+    found = await desk.rows("select * from afterturn.ledger_faults()")
+    await desk.value("delete from afterturn.jobs where id = $1", job)
+    assert [(row["job_id"], row["fault"]) for row in found] == [(job, fault)]
