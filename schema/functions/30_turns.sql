@@ -61,7 +61,8 @@ returns table (
     job_id bigint, lease uuid, attempts integer, path text, turn_id text, session text,
     query text, answer text, names text[], metadata jsonb, occurred_at timestamptz,
     staged_at timestamptz)
-language plpgsql set plan_cache_mode = force_generic_plan as $$
+-- A plan made while the ledger was small is kept: it must not read the whole of a large one.
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     at timestamptz := afterturn.clock();
@@ -394,7 +395,7 @@ end $$;
 -- Embed jobs: leased like turns, one at a time; a named one, else any that waits.
 create or replace function afterturn.claim_embed(p_ids bigint[], p_lease interval)
 returns table (job_id bigint, lease uuid, attempts integer, path text)
-language plpgsql set plan_cache_mode = force_generic_plan as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     at timestamptz := afterturn.clock();
