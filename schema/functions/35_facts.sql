@@ -63,7 +63,10 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
     insert into afterturn.memories as m (path, record_id, pending, turn_path, turn_id, session,
         layer, origin, text, metadata, importance, occurred_at, recorded_at, content, revision)
-    select l.path, l.record_id, false, l.turn_path, l.turn_id,
+    select l.path, l.record_id, false,
+        -- Of an erased turn whose fact was kept there is no path.
+        case when l.turn_path >= 'v' then l.turn_path else l.path end,
+        case when l.turn_path >= 'v' then l.turn_id end,
         (select t.session from afterturn.turns t
             where t.path = l.turn_path and t.turn_id = l.turn_id),
         l.layer, l.origin, l.text, l.metadata, l.importance, l.said_at, l.recorded_at,
@@ -86,7 +89,7 @@ begin
             else excluded.revision end,
         embedding = case when lower(m.text) = lower(excluded.text) then m.embedding end;
     delete from afterturn.memory_sources s using unnest(p_paths, p_ids) k(path, record_id)
-    where s.path = k.path and s.record_id = k.record_id and not s.pending
+    where s.path = k.path and s.record_id = k.record_id and not s.pending and s.turn_path >= 'v'
         and not exists (select from afterturn.fact_statements f
             where f.path = s.path and f.record_id = s.record_id and not f.superseded
                 and f.turn_path = s.turn_path and f.turn_id = s.turn_id);
@@ -125,7 +128,8 @@ begin
     latest as materialized (
         select distinct on (g.path, g.record_id) g.*,
             m.record_id is not null as stands,
-            m.text = g.row ->> 'text' or g.record_id = 'fact:' || (g.row ->> 'digest') as same,
+            m.text = g.row ->> 'text'
+                or coalesce(g.record_id = 'fact:' || (g.row ->> 'digest'), false) as same,
             s.happened_at is null or (g.happened_at, g.staged_at, g.turn_path, g.turn_id)
                 >= (s.happened_at, s.staged_at, s.path, s.turn_id) as newer,
             m.turn_id is null and not exists (select from afterturn.memory_sources k

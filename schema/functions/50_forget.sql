@@ -179,6 +179,10 @@ begin
             -- All links of one turn go together.
             and (s.turn_path = k.turn_path or k.linked and s.turn_path < 'v')
         returning s.path, s.record_id, s.pending, s.turn_path, s.turn_id),
+    unstated as (
+        delete from afterturn.fact_statements f using taken x
+        where x.turn_path < 'v' and f.turn_path < 'v' and f.path = x.path
+            and f.record_id = x.record_id and f.turn_id = x.turn_id),
     left_over as (
         select t.path, t.record_id, t.pending, count(k.turn_id) > 0 as rests,
             min(array[k.turn_path, k.turn_id]) filter (where k.turn_path >= 'v') as source
@@ -217,6 +221,19 @@ create or replace function afterturn.keep_derived(
     p_path text, p_turn_ids text[], p_session text) returns void
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
+    -- Only what is current is kept, not what it replaced.
+    with outside as (
+        select f.ctid, f.superseded from afterturn.fact_statements f
+        where f.path <> p_path and (p_turn_ids is not null and f.turn_path = p_path
+                and f.turn_id = any(p_turn_ids)
+            or p_turn_ids is null and f.turn_path >= p_path
+                and f.turn_path < afterturn.under_end(p_path)
+                and not (f.path >= p_path and f.path < afterturn.under_end(p_path)))),
+    replaced as (
+        delete from afterturn.fact_statements f using outside o
+        where f.ctid = o.ctid and o.superseded)
+    update afterturn.fact_statements f set turn_path = afterturn.link(f.turn_path, 'turn')
+    from outside o where f.ctid = o.ctid and not o.superseded;
     with cut as (
         delete from afterturn.memory_sources s
         using (select distinct q.path, q.record_id, q.pending, q.turn_path, q.turn_id
@@ -342,6 +359,10 @@ begin
     into gone, gone_sources;
     perform afterturn.count_rows(p_id, 'memories', gone);
     perform afterturn.count_rows(p_id, 'memory_sources', gone_sources);
+    delete from afterturn.fact_statements f
+    where f.path = p_path and f.record_id = any(record_ids);
+    get diagnostics gone = row_count;
+    perform afterturn.count_rows(p_id, 'fact_statements', gone);
     delete from afterturn.turns t where t.path = p_path and t.turn_id = any(p_turn_ids);
     get diagnostics gone = row_count;
     perform afterturn.count_rows(p_id, 'turns', gone);
@@ -374,6 +395,11 @@ begin
     where s.path >= p_path and s.path < afterturn.under_end(p_path);
     get diagnostics gone = row_count;
     perform afterturn.count_rows(p_id, 'memory_sources', gone);
+    delete from afterturn.fact_statements f
+    where f.path >= p_path and f.path < afterturn.under_end(p_path);
+    get diagnostics gone = row_count;
+    perform afterturn.count_rows(p_id, 'fact_statements', gone);
+    perform afterturn.forget_usage(p_path);
     delete from afterturn.jobs j
     where j.path >= p_path and j.path < afterturn.under_end(p_path)
         and j.kind in ('record', 'extract', 'embed');
@@ -483,6 +509,7 @@ begin
     end if;
     if named or cardinality(alone) > 1 then
         perform afterturn.forget_derived(p_id, p_path, turn_ids, named_session, alone);
+        perform afterturn.forget_statements(p_id, p_path, turn_ids, alone);
     end if;
     for advanced in
         select o.path from unnest(case when named then alone else alone[2:] end) o(path)
