@@ -43,28 +43,26 @@ create index erase_intents_job on afterturn.erase_intents (job_id);
 
 -- A finished turn: its text with its token from the moment it is staged, its transcript row once
 -- it is recorded, and the proof that the turn is known, until its scope is erased.
+-- Its rules are asked by `afterturn.turn_faults`, not checked at each write: checks were costly.
 create table afterturn.turns (
     path text collate "C" not null,
     turn_id text collate "C" not null,
     session text collate "C",
     query text,
     answer text,
-    names text[] check (cardinality(names) = 2),
-    metadata jsonb not null check (jsonb_typeof(metadata) = 'object'),
+    names text[],
+    metadata jsonb not null,
     happened_at timestamptz not null,
     occurred_at timestamptz,
     staged_at timestamptz not null,
-    token bigint[] not null check (cardinality(token) > 0),
-    recorded integer check (recorded >= 0),
+    token bigint[] not null,
+    recorded integer,
     recorded_at timestamptz,
-    extracted integer check (extracted >= 0),
+    extracted integer,
     extracted_at timestamptz,
-    outcome text not null default 'waiting'
-        check (outcome in ('waiting', 'done', 'degraded', 'dead')),
+    outcome text not null default 'waiting',
     reason text not null default '',
-    primary key (path, turn_id),
-    check ((recorded is null) = (recorded_at is null)),
-    check ((extracted is null) = (extracted_at is null))
+    primary key (path, turn_id)
 );
 create index turns_in_order on afterturn.turns (path, happened_at, turn_id);
 
@@ -133,6 +131,7 @@ create table afterturn.fact_statements (
     primary key (path, record_id, turn_path, turn_id)
 );
 create index fact_statements_of_turn on afterturn.fact_statements (turn_path, turn_id);
+create index fact_statements_by_age on afterturn.fact_statements (layer, path, recorded_at);
 
 -- Calls of the extraction model and their tokens, by root path; the empty path stands for roots
 -- that were erased.

@@ -99,28 +99,32 @@ def template_url(server_url: str) -> str:
 
 @pytest.fixture
 async def database_url(server_url: str, template_url: str) -> AsyncIterator[str]:
-    """A fresh, migrated database for one test, whose ledger keeps its rules to the end."""
+    """A fresh, migrated database for one test, whose rows keep their rules to the end."""
     name = f"at_{os.getpid()}_{next(_names)}"
     admin = await asyncpg.connect(server_url)
     await admin.execute(f'create database "{name}" template "{TEMPLATE}"')
     url = database_named(server_url, name)
     yield url
-    faults = await _ledger_faults(url)
+    faults = await _faults(url)
     await admin.execute(f'drop database "{name}" with (force)')
     await admin.close()
     assert not faults
 
 
-async def _ledger_faults(url: str) -> list[tuple[int, str]]:
+async def _faults(url: str) -> list[tuple[object, ...]]:
     connection = await asyncpg.connect(url)
     try:
-        if await connection.fetchval("select to_regproc('afterturn.ledger_faults')") is None:
-            return []  # the test took the schema away
         return [
-            tuple(row) for row in await connection.fetch("select * from afterturn.ledger_faults()")
+            tuple(row)
+            for audit in ("ledger_faults", "turn_faults")
+            for row in await connection.fetch(f"select * from afterturn.{audit}()")
         ]
-    except asyncpg.UndefinedTableError:
-        return []
+    except (
+        asyncpg.InvalidSchemaNameError,
+        asyncpg.UndefinedFunctionError,
+        asyncpg.UndefinedTableError,
+    ):
+        return []  # the test took the schema away
     finally:
         await connection.close()
 

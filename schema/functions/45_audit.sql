@@ -1,4 +1,4 @@
--- What the ledger's rows promise, asked for by tests and operators instead of at each write.
+-- What the rows of `turns` and `jobs` promise, asked for by tests and operators instead of at each write.
 
 -- Jobs that break a rule of the ledger, each with the rule's name. Empty when all is well.
 create or replace function afterturn.ledger_faults() returns table (job_id bigint, fault text)
@@ -23,6 +23,25 @@ language sql stable as $$
         ('not an object', jsonb_typeof(j.request) = 'object' and jsonb_typeof(j.counts) = 'object'
             and jsonb_typeof(j.receipt) = 'object'),
         ('a path key that is none', length(j.path_key) = 16)
+    ) rule (fault, kept)
+    where rule.kept is false
+$$;
+
+-- Turns that break a rule of their table, each with the rule's name. Empty when all is well.
+create or replace function afterturn.turn_faults()
+returns table (path text, turn_id text, fault text)
+language sql stable as $$
+    select t.path, t.turn_id, rule.fault
+    from afterturn.turns t, lateral (values
+        ('names that are not two', cardinality(t.names) = 2),
+        ('not an object', jsonb_typeof(t.metadata) = 'object'),
+        ('no token', cardinality(t.token) > 0),
+        ('a negative count', t.recorded >= 0 and t.extracted >= 0),
+        ('unknown outcome', t.outcome in ('waiting', 'done', 'degraded', 'dead')),
+        ('recorded without a time, or a time without',
+            (t.recorded is null) = (t.recorded_at is null)),
+        ('extracted without a time, or a time without',
+            (t.extracted is null) = (t.extracted_at is null))
     ) rule (fault, kept)
     where rule.kept is false
 $$;

@@ -1,13 +1,12 @@
-"""The audit of the ledger finds what its rules forbid, each by name."""
+"""The audit of turns and jobs finds what its rules forbid, each by name."""
 
 from __future__ import annotations
 
 import pytest
 
-from afterturn.database import Database
 from tests.pipeline.conftest import ALICE, Desk
 
-FAULTS = {
+JOB_FAULTS = {
     "unknown kind": "kind = 'rumour', turn_id = null",
     "unknown outcome": "outcome = 'lost', finished_at = now()",
     "ended without an outcome, or an outcome without an end": "finished_at = now()",
@@ -22,12 +21,34 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-async def test_a_broken_rule_is_named(desk: Desk, database: Database, fault: str) -> None:
-    """One row of a kept ledger, with one rule broken: that rule is named, and no other."""
+@pytest.mark.parametrize("fault", JOB_FAULTS)
+async def test_a_broken_rule_of_the_ledger_is_named(desk: Desk, fault: str) -> None:
+    """A job with one rule broken: that rule is named, and no other."""
     job = (await desk.stage(ALICE, "t-1")).record_job
     assert await desk.rows("select * from afterturn.ledger_faults()") == []
-    await desk.value(f"update afterturn.jobs set {FAULTS[fault]} where id = $1", job)
+    await desk.value(f"update afterturn.jobs set {JOB_FAULTS[fault]} where id = $1", job)
     found = await desk.rows("select * from afterturn.ledger_faults()")
     await desk.value("delete from afterturn.jobs where id = $1", job)
     assert [(row["job_id"], row["fault"]) for row in found] == [(job, fault)]
+
+
+TURN_FAULTS = {
+    "names that are not two": "names = array['one']",
+    "not an object": "metadata = '[]'",
+    "no token": "token = '{}'",
+    "a negative count": "recorded = -1, recorded_at = now()",
+    "unknown outcome": "outcome = 'lost'",
+    "recorded without a time, or a time without": "recorded_at = now()",
+    "extracted without a time, or a time without": "extracted = 1",
+}
+
+
+@pytest.mark.parametrize("fault", TURN_FAULTS)
+async def test_a_broken_rule_of_turns_is_named(desk: Desk, fault: str) -> None:
+    """A turn with one rule broken: that rule is named, and no other."""
+    await desk.stage(ALICE, "t-1")
+    assert await desk.rows("select * from afterturn.turn_faults()") == []
+    await desk.value(f"update afterturn.turns set {TURN_FAULTS[fault]}")
+    found = await desk.rows("select * from afterturn.turn_faults()")
+    await desk.value("delete from afterturn.turns")
+    assert found == [{"path": ALICE.stored_path, "turn_id": "t-1", "fault": fault}]
