@@ -7,11 +7,13 @@ import contextlib
 import logging
 import threading
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_ORDER_SECONDS: Final = 4.0
 
 
 class LoopThread:
@@ -24,15 +26,25 @@ class LoopThread:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: float) -> T:
-        """The coroutine's result; it is cancelled when the wait ends early, for whatever reason.
+        """The coroutine's result; it is cancelled when the wait ends early, for whatever reason,
+        and has a moment to put things in order.
 
         Raises what the coroutine raises, `TimeoutError` after `timeout` seconds.
         """
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        ended = threading.Event()
+
+        async def noted() -> T:
+            try:
+                return await coroutine
+            finally:
+                ended.set()
+
+        future = asyncio.run_coroutine_threadsafe(noted(), self._loop)
         try:
             return future.result(timeout)
         except BaseException:
-            future.cancel()
+            if future.cancel():
+                ended.wait(_ORDER_SECONDS)
             raise
 
     def close(self, last: Coroutine[Any, Any, None] | None = None, timeout: float = 5.0) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from celery import signals
+from celery.exceptions import SoftTimeLimitExceeded
 
 from afterturn.database import Database
 from afterturn.embedding.compose import compose_embedder
@@ -21,6 +22,7 @@ from afterturn.jobs.rings import RingPublisher
 from afterturn.pipeline.runner import Runner
 from afterturn.settings import Settings
 from tasks import bridge
+from workers import shutdown
 from workers.app import TASK_SECONDS
 from workers.loop import LoopThread
 
@@ -43,6 +45,7 @@ class WorkerProcess:
             self._rings,
             compose_extractor(settings),
             compose_embedder(settings),
+            stopping=shutdown.is_stopping,
         )
         self._loop = LoopThread()
 
@@ -60,7 +63,12 @@ class WorkerProcess:
         self._loop.close(self._database.close(), _CLOSE_SECONDS)
 
     def _wait(self, work: Coroutine[Any, Any, str]) -> str:
-        return self._loop.run(work, TASK_SECONDS)
+        try:
+            return self._loop.run(work, TASK_SECONDS)
+        except SoftTimeLimitExceeded:
+            if shutdown.is_stopping():
+                return "given back: the worker stops"
+            raise
 
 
 class LazyWork:

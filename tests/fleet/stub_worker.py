@@ -25,7 +25,7 @@ from workers.__main__ import main
 class StubRunner:
     """Stands in for `afterturn.pipeline.runner.Runner`."""
 
-    def __init__(self, database: Any, *_others: Any) -> None:
+    def __init__(self, database: Any, *_others: Any, **_more: Any) -> None:
         self._database = database
 
     async def run(self, kind: str, ids: Sequence[int]) -> str:
@@ -56,7 +56,8 @@ def _write_down(kind: str, ids: Sequence[int]) -> None:
         calls.write(json.dumps([kind, list(ids), os.getpid()]) + "\n")
 
 
-vars(workers.process)["Runner"] = StubRunner
+if "FLEET_TEST_REAL_RUNNER" not in os.environ:
+    vars(workers.process)["Runner"] = StubRunner
 
 if __name__ == "__main__":
     if grace := os.environ.get("FLEET_TEST_GRACE_SECONDS"):
