@@ -190,10 +190,23 @@ begin
     on conflict do nothing;
 end $$;
 
--- Takes erased turns out of the statements at these paths: all turns under the erased scope, or
--- the named ones in it. Current facts that keep a source say what their latest one says.
+-- The statements that an erase takes: of all turns under the scope, or of the named ones in it.
+create or replace function afterturn.statements_of(p_path text, p_turn_ids text[])
+returns setof afterturn.fact_statements
+language sql stable as $$
+    select f.* from afterturn.fact_statements f
+    where p_turn_ids is null
+        and f.turn_path >= p_path and f.turn_path < afterturn.under_end(p_path)
+    union all
+    select f.* from afterturn.fact_statements f
+    where f.turn_path = p_path and f.turn_id = any(p_turn_ids)
+$$;
+
+-- Takes those of them at `p_paths`. With `p_settle` current facts that keep a source then say what
+-- the latest of their turns says; without, they stay as they are (they were to be kept).
 create or replace function afterturn.forget_statements(
-    p_id bigint, p_path text, p_turn_ids text[], p_paths text[]) returns void
+    p_id bigint, p_path text, p_turn_ids text[], p_paths text[], p_settle boolean)
+returns void
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     paths text[];
@@ -202,24 +215,23 @@ declare
 begin
     with taken as (
         delete from afterturn.fact_statements f
-        where f.path = any(p_paths) and case when p_turn_ids is null
-            then f.turn_path >= p_path and f.turn_path < afterturn.under_end(p_path)
-            else f.turn_path = p_path and f.turn_id = any(p_turn_ids) end
+        using afterturn.statements_of(p_path, p_turn_ids) k
+        where f.path = any(p_paths) and f.path = k.path and f.record_id = k.record_id
+            and f.turn_path = k.turn_path and f.turn_id = k.turn_id
         returning f.path, f.record_id)
-    select count(*), coalesce(array_agg(distinct array[t.path, t.record_id]), '{}')
-    into gone, paths from taken t;
-    if gone = 0 then
+    select count(*), array_agg(t.path), array_agg(t.record_id) into gone, paths, ids from taken t;
+    perform afterturn.count_rows(p_id, 'fact_statements', gone);
+    if gone = 0 or not p_settle then
         return;
     end if;
-    perform afterturn.count_rows(p_id, 'fact_statements', gone);
-    select array_agg(m.path), array_agg(m.record_id) into paths, ids
-    from afterturn.memories m
-    join (select paths[n][1] as path, paths[n][2] as record_id
-          from generate_subscripts(paths, 1) n) k
-        on k.path = m.path and k.record_id = m.record_id and not m.pending
+    select coalesce(array_agg(m.path), '{}'), coalesce(array_agg(m.record_id), '{}')
+    into paths, ids
+    from (select distinct k.path, k.record_id from unnest(paths, ids) k(path, record_id)) k
+    join afterturn.memories m
+        on m.path = k.path and m.record_id = k.record_id and not m.pending
     where exists (select from afterturn.fact_statements f where f.path = m.path
         and f.record_id = m.record_id and not f.superseded);
-    perform afterturn.settle_facts(coalesce(paths, '{}'), coalesce(ids, '{}'), (
+    perform afterturn.settle_facts(paths, ids, (
         select coalesce(jsonb_object_agg(p.path, g.content), '{}')
         from (select distinct unnest(paths) as path) p
         join afterturn.scope_generations g on g.scope_key = afterturn.scope_key(p.path)));

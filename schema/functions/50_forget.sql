@@ -154,7 +154,10 @@ create or replace function afterturn.outside_paths(
     p_path text, p_turn_ids text[], p_session text) returns text[]
 language sql stable as $$
     select array(
-        select distinct s.path from afterturn.sources_of(p_path, p_turn_ids, p_session) s
+        select distinct s.path from (
+            select q.path from afterturn.sources_of(p_path, p_turn_ids, p_session) q
+            union all
+            select f.path from afterturn.statements_of(p_path, p_turn_ids) f) s
         where s.path <> p_path and (p_turn_ids is not null
             or not (s.path >= p_path and s.path < afterturn.under_end(p_path)))
         order by 1)
@@ -179,10 +182,6 @@ begin
             -- All links of one turn go together.
             and (s.turn_path = k.turn_path or k.linked and s.turn_path < 'v')
         returning s.path, s.record_id, s.pending, s.turn_path, s.turn_id),
-    unstated as (
-        delete from afterturn.fact_statements f using taken x
-        where x.turn_path < 'v' and f.turn_path < 'v' and f.path = x.path
-            and f.record_id = x.record_id and f.turn_id = x.turn_id),
     left_over as (
         select t.path, t.record_id, t.pending, count(k.turn_id) > 0 as rests,
             min(array[k.turn_path, k.turn_id]) filter (where k.turn_path >= 'v') as source
@@ -211,6 +210,7 @@ begin
         returning 1)
     select count(*) into erased from gone;
     perform afterturn.count_rows(p_id, 'derived', erased);
+    perform afterturn.forget_statements(p_id, p_path, p_turn_ids, p_paths, true);
     return erased;
 end $$;
 
@@ -221,19 +221,6 @@ create or replace function afterturn.keep_derived(
     p_path text, p_turn_ids text[], p_session text) returns void
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
-    -- Only what is current is kept, not what it replaced.
-    with outside as (
-        select f.ctid, f.superseded from afterturn.fact_statements f
-        where f.path <> p_path and (p_turn_ids is not null and f.turn_path = p_path
-                and f.turn_id = any(p_turn_ids)
-            or p_turn_ids is null and f.turn_path >= p_path
-                and f.turn_path < afterturn.under_end(p_path)
-                and not (f.path >= p_path and f.path < afterturn.under_end(p_path)))),
-    replaced as (
-        delete from afterturn.fact_statements f using outside o
-        where f.ctid = o.ctid and o.superseded)
-    update afterturn.fact_statements f set turn_path = afterturn.link(f.turn_path, 'turn')
-    from outside o where f.ctid = o.ctid and not o.superseded;
     with cut as (
         delete from afterturn.memory_sources s
         using (select distinct q.path, q.record_id, q.pending, q.turn_path, q.turn_id
@@ -501,6 +488,8 @@ begin
     where keeps and s.path = any(outside);
     if keeps and cardinality(outside) > 0 then
         perform afterturn.keep_derived(p_path, turn_ids, named_session);
+        -- Current facts are kept; what the erased turns stated before is not.
+        perform afterturn.forget_statements(p_id, p_path, turn_ids, outside, false);
     end if;
     if named then
         perform afterturn.forget_named(p_id, p_path, job.request, turn_ids);
@@ -509,7 +498,6 @@ begin
     end if;
     if named or cardinality(alone) > 1 then
         perform afterturn.forget_derived(p_id, p_path, turn_ids, named_session, alone);
-        perform afterturn.forget_statements(p_id, p_path, turn_ids, alone);
     end if;
     for advanced in
         select o.path from unnest(case when named then alone else alone[2:] end) o(path)

@@ -12,6 +12,8 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from afterturn.errors import ConfigurationError
+from afterturn.records import MemoryLayer
+from afterturn.scope import MAX_DEPTH
 
 PREFIX: Final = "AFTERTURN_"
 
@@ -65,6 +67,39 @@ class Settings(BaseSettings):
     model_api_key: SecretStr | None = Field(default=None, description="Its key.")
     model_timeout_seconds: Seconds = Field(
         default=60.0, description="How long one extraction may take before it counts as failed."
+    )
+    model_calls_max: int = Field(
+        default=16, ge=1, le=200, description="Calls of the extraction model at a time, per worker."
+    )
+    model_batch_tokens: int = Field(
+        default=6_000,
+        ge=100,
+        le=1_000_000,
+        description="Waiting turns of one scope share a call of the model up to this size.",
+    )
+    extract_after_seconds: SecondsOrNone = Field(
+        default=0.0,
+        description="How long a turn waits for others to share its call of the model.",
+    )
+    outage_seconds: SecondsOrNone = Field(
+        default=86_400.0,
+        description="How long turns wait for a model out of reach before attempts are counted.",
+    )
+    fact_level: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_DEPTH,
+        description="Facts go to the turn's ancestor of this level (1: the root), where it has "
+        "one; unset: to the turn's own scope.",
+    )
+    fact_layers: str = Field(
+        default="semantic,procedural,prospective,episodic",
+        description="Layers that facts may go to; what a model puts elsewhere becomes the first.",
+    )
+    redact: bool = Field(
+        default=False,
+        description="Replace what looks like a key, a password or a card number before a turn is "
+        "handed over.",
     )
     cache_bytes: int = Field(
         default=256 << 20, ge=1 << 20, description="Retrieval cache of one process."
@@ -149,6 +184,19 @@ class Settings(BaseSettings):
     @classmethod
     def _redis(cls, value: str | None) -> str | None:
         return _url(value, "AFTERTURN_BROKER_URL", {"redis", "rediss", "redis+socket", "unix"})
+
+    @field_validator("fact_layers")
+    @classmethod
+    def _layers(cls, value: str) -> str:
+        names = [name.strip() for name in value.split(",")]
+        for name in names:
+            if name not in set(MemoryLayer):
+                raise ConfigurationError(
+                    "AFTERTURN_FACT_LAYERS names no layer",
+                    detail=f"got {name[:40]!a}",
+                    hint=f"Use some of {', '.join(MemoryLayer)}, separated by commas.",
+                )
+        return ",".join(names)
 
     @classmethod
     def load(cls) -> Self:

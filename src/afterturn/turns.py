@@ -40,16 +40,48 @@ class TurnOutcome(Model):
 
 
 class ExtractionRequest(Model):
-    """Turns of one scope to learn from, and facts already known there."""
+    """Turns of one scope, oldest first, to learn from, and facts already known there.
+
+    `related` is filled for an extractor that sets `related` to how many it wants to see; they are
+    of exactly this scope.
+    """
 
     scope: MemoryScope
     turns: tuple[FinishedTurn, ...]
     related: tuple[MemoryRecord, ...] = ()
 
 
+class TokenUsage(Model):
+    """What an extraction cost: calls of a model, tokens sent and received."""
+
+    calls: int = Field(default=0, ge=0)
+    prompt_tokens: int = Field(default=0, ge=0)
+    completion_tokens: int = Field(default=0, ge=0)
+
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        return TokenUsage(
+            calls=self.calls + other.calls,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+        )
+
+
+Cause = Literal["", "unavailable", "unusable"]
+
+
 class ExtractionResult(Model):
-    """Facts learned. `degraded` with a reason: the model was missing, try again later."""
+    """Facts learned, or `degraded` with a reason: nothing could be learned.
+
+    What becomes of degraded turns is said by `cause`. Empty: they are tried again, each by itself,
+    up to the limit. `unavailable`: the model is out of reach and nothing is wrong with the turns,
+    so that they wait, at least `retry_after_seconds`, and no attempt is counted. `unusable`: the
+    model answers, and repeating the call would not help; turns of a batch are tried one by one, a
+    single one is given up. A reason without `degraded` is a note on turns that are done.
+    """
 
     records: tuple[MemoryRecord, ...] = ()
     degraded: bool = False
     reason: str = ""
+    cause: Cause = ""
+    retry_after_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    usage: TokenUsage = TokenUsage()

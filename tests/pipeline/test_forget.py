@@ -399,7 +399,8 @@ async def test_the_receipt_counts_what_went_per_table(desk: Desk) -> None:
         desk.lifecycle._settings = desk.settings.model_copy(update={"chunk_rows": chunk_rows})
         for turn_id in ("t1", "t2"):
             own = fact(scope, f"own-{turn_id}", f"own {turn_id}", [source(scope, turn_id)])
-            up = fact(ALICE, f"up-{turn_id}", f"up {turn_id}", [source(scope, turn_id)])
+            up_id = f"up-{scope.path[-1]}-{turn_id}"
+            up = fact(ALICE, up_id, f"{up_id} says", [source(scope, turn_id)])
             await learn(desk, scope, turn_id, own, up)
         await desk.stage(scope, "t3")
         job_id = await desk.enqueue_forget(scope)

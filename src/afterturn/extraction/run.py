@@ -13,15 +13,17 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from afterturn.errors import AfterturnError, MemoryContractError
+from afterturn.extraction.facts import fact_digest, fact_id, fact_key
 from afterturn.ports import MemoryExtractorPort
 from afterturn.records import TURN_ORIGIN, TURN_SOURCE, MemoryRecord, Source
 from afterturn.scope import covering_paths
-from afterturn.turns import ExtractionRequest, ExtractionResult
+from afterturn.turns import Cause, ExtractionRequest, ExtractionResult, TokenUsage
 
 RECORDS_MAX: Final = 500
 RECORD_TEXT_BYTES_MAX: Final = 64 << 10
 REASON_CHARACTERS_MAX: Final = 120
 EXTRACTED_ORIGIN: Final = "extracted"
+NO_TOKENS: Final = TokenUsage()
 
 _CODE: Final = re.compile(r"[\x20-\x7e]+")
 _RAW_RECORD_ID: Final = re.compile(r".+:(?:user|assistant):(?:working|episodic)", re.DOTALL)
@@ -31,14 +33,17 @@ _RAW_RECORD_ID: Final = re.compile(r".+:(?:user|assistant):(?:working|episodic)"
 class Extracted:
     """What may be kept of an extractor's answer.
 
-    `refused` counts the records that may not. `degraded`: try again later; `reason` is a short
-    code that never holds text of a turn.
+    `refused` counts the records that may not. `degraded` and `cause` as in `ExtractionResult`;
+    `reason` is a short code that never holds text of a turn.
     """
 
     records: tuple[MemoryRecord, ...] = ()
     refused: int = 0
     degraded: bool = False
     reason: str = ""
+    cause: Cause = ""
+    retry_after_seconds: float = 0.0
+    usage: TokenUsage = NO_TOKENS
 
 
 async def run_extraction(
@@ -56,9 +61,12 @@ async def run_extraction(
     records = admission.admitted(answer.records)
     return Extracted(
         records=records,
-        refused=len(answer.records) - len(records),
+        refused=admission.refused,
         degraded=answer.degraded,
         reason=_code(answer.reason) or ("degraded" if answer.degraded else ""),
+        cause=answer.cause if answer.degraded else "",
+        retry_after_seconds=answer.retry_after_seconds or 0.0,
+        usage=answer.usage,
     )
 
 
@@ -107,28 +115,38 @@ class _Admission:
             Source(turn_id=turn.turn_id, turn_path=turn.scope.path) for turn in request.turns
         )
         self._known = frozenset(self._own).union(*(each.sources for each in request.related))
-        self._ids: set[str] = set()
+        self.refused = 0
 
     def admitted(self, records: Iterable[object]) -> tuple[MemoryRecord, ...]:
-        kept: list[MemoryRecord] = []
+        """Those that may be kept. Equal facts are one, with the sources of both."""
+        kept: dict[tuple[object, ...], MemoryRecord] = {}
         for record in records:
-            if len(kept) == RECORDS_MAX:
-                break
             try:
                 if not isinstance(record, MemoryRecord) or not self._may_stand(record):
+                    self.refused += 1
                     continue
-                kept.append(self._cleaned(record))
+                fact = self._cleaned(record)
             except (AfterturnError, AttributeError, TypeError, ValidationError):
-                continue  # it was built past validation
-            self._ids.add(record.record_id)
-        return tuple(kept)
+                self.refused += 1  # it was built past validation
+                continue
+            # Several statements about one thing are kept apart by their turns.
+            keyed = fact_key(fact) is not None
+            place = fact.scope_path, fact.record_id, fact.sources if keyed else ()
+            same = kept.get(place)
+            if same is None and len(kept) < RECORDS_MAX:
+                kept[place] = fact
+            elif same is not None and fact_digest(same.text) == fact_digest(fact.text):
+                sources = dict.fromkeys((*same.sources, *fact.sources))
+                kept[place] = same.model_copy(update={"sources": tuple(sources)})
+            else:
+                self.refused += 1
+        return tuple(kept.values())
 
     def _may_stand(self, record: MemoryRecord) -> bool:
         return (
             record.scope_path in self._paths
             and bool(record.text.strip())
             and len(record.text.encode(errors="replace")) <= RECORD_TEXT_BYTES_MAX
-            and record.record_id not in self._ids
             and not _RAW_RECORD_ID.fullmatch(record.record_id)
         )
 
@@ -140,9 +158,11 @@ class _Admission:
             for key, value in record.metadata.items()
             if key != "turn_id" and (key, value) != ("source", TURN_SOURCE)
         }
+        key = fact_key(record)
         return MemoryRecord.model_validate(
             {
                 **dict(record),
+                "record_id": fact_id(record.text, key) if key else record.record_id,
                 "origin": origin,
                 "metadata": metadata,
                 "recorded_at": None,

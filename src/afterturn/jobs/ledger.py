@@ -19,10 +19,14 @@ import asyncpg
 from afterturn.database import Database
 from afterturn.jobs.names import Kind
 from afterturn.settings import Settings
+from afterturn.turns import TokenUsage
 
 _CLAIM_TURNS = "select * from afterturn.claim_turns($1, $2::bigint[], $3, $4, $5, $6)"
 _CLAIM_UNRECORDED = "select * from afterturn.claim_unrecorded($1, $2, $3, $4, $5, $6)"
 _APPLY_TURNS = "select * from afterturn.apply_turns($1, $2::jsonb, $3)"
+_CLAIM_EXTRACTS = "select * from afterturn.claim_extracts($1::bigint[], $2, $3, $4, $5, $6)"
+_DEFER_TURN = "select afterturn.defer_turn_job($1, $2, $3, $4, $5, $6)"
+_COUNT_USAGE = "select afterturn.count_usage($1, $2::bigint[], $3::uuid[], $4, $5, $6)"
 _FAIL_TURN = "select afterturn.fail_turn_job($1, $2, $3, $4, $5)"
 _RENEW = "select afterturn.renew($1::bigint[], $2::uuid[], $3)"
 _RELEASE = "select afterturn.release($1::bigint[], $2::uuid[])"
@@ -128,6 +132,27 @@ class Ledger:
         )
         return [ClaimedTurn.from_row(row) for row in rows]
 
+    async def claim_extracts(
+        self, ids: Sequence[int], *, calls: int, turns: int, bytes_max: int
+    ) -> list[list[ClaimedTurn]]:
+        """Lease waiting extract jobs, the named ones first, as up to `calls` calls of a model.
+
+        A call is up to `turns` turns of one scope with `bytes_max` of text together, or one turn.
+        """
+        rows = await self._database.rows(
+            _CLAIM_EXTRACTS,
+            list(ids),
+            calls,
+            turns,
+            bytes_max,
+            self._settings.max_attempts,
+            self.lease_time,
+        )
+        claimed: dict[int, list[ClaimedTurn]] = {}
+        for row in rows:
+            claimed.setdefault(row["call"], []).append(ClaimedTurn.from_row(row))
+        return list(claimed.values())
+
     async def claim_unrecorded(
         self, stored_path: str, after: int, until: int, limit: int
     ) -> list[ClaimedTurn]:
@@ -170,6 +195,45 @@ class Ledger:
                 self._settings.max_attempts,
                 self.backoff(lease.attempts),
             )
+        )
+
+    async def give_up_turn(self, lease: Lease, reason: str) -> str:
+        """Give a turn job up at once: another attempt would not help. `dead` or `lost`."""
+        return str(
+            await self._database.value(
+                _FAIL_TURN, lease.job_id, lease.token, reason, 0, timedelta()
+            )
+        )
+
+    async def defer_turn(self, lease: Lease, reason: str, wait_seconds: float) -> str:
+        """Put an extract job back, its attempt not counted as long as it may wait for the model.
+
+        `waits`; or as `fail_turn`, once the job is older than `outage_seconds`.
+        """
+        return str(
+            await self._database.value(
+                _DEFER_TURN,
+                lease.job_id,
+                lease.token,
+                reason,
+                timedelta(seconds=wait_seconds),
+                timedelta(seconds=self._settings.outage_seconds),
+                self._settings.max_attempts,
+            )
+        )
+
+    async def count_usage(
+        self, stored_path: str, leases: Sequence[Lease], usage: TokenUsage
+    ) -> None:
+        """Count calls and tokens by the root of the scope they were spent on."""
+        await self._database.value(
+            _COUNT_USAGE,
+            stored_path,
+            [lease.job_id for lease in leases],
+            [lease.token for lease in leases],
+            usage.calls,
+            usage.prompt_tokens,
+            usage.completion_tokens,
         )
 
     async def renew(self, leases: Sequence[Lease]) -> set[int]:

@@ -32,25 +32,45 @@ class TurnApplier:
         turns: Sequence[ClaimedTurn],
         work: Sequence[Mapping[str, Any]],
         tally: Tally,
-    ) -> None:
-        """Apply `work`, one element a turn. When the batch fails, each turn by itself: one parks
-        alone, the others are done."""
+    ) -> dict[int, str]:
+        """Apply `work`, one element a turn; returns the verdict of each job that was judged.
+
+        When the batch fails, each call by itself: one parks alone, the others are done.
+        """
         try:
             applied = await self._ledger.apply_turns(kind, work, embed=self._embed)
         except AfterturnError as error:
             if error.detail in _OUTAGES:
                 raise
-            if len(turns) == 1:
-                code = error_code(error)
-                tally.failed(await self._ledger.fail_turn(turns[0].lease, code), code)
-                return
-            for turn, each in zip(turns, work, strict=True):
-                await self.apply(kind, [turn], [each], tally)
-            return
+            return await self._each(kind, turns, work, tally, error_code(error))
         for verdict in applied.verdicts.values():
-            tally.applied(kind, verdict)
+            if verdict != "again":
+                tally.applied(kind, verdict)
         for next_kind, ids in applied.next_jobs.items():
             self._rings.ring(next_kind, ids)
+        return dict(applied.verdicts)
+
+    async def _each(
+        self,
+        kind: Kind,
+        turns: Sequence[ClaimedTurn],
+        work: Sequence[Mapping[str, Any]],
+        tally: Tally,
+        code: str,
+    ) -> dict[int, str]:
+        calls: dict[object, list[int]] = {}
+        for at, each in enumerate(work):
+            calls.setdefault(each.get("call", at), []).append(at)
+        if len(calls) == 1:
+            for turn in turns:
+                tally.failed(await self._ledger.fail_turn(turn.lease, code), code)
+            return {}
+        verdicts: dict[int, str] = {}
+        for places in calls.values():
+            verdicts |= await self.apply(
+                kind, [turns[at] for at in places], [work[at] for at in places], tally
+            )
+        return verdicts
 
 
 def turn_work(

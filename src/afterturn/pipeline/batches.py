@@ -16,7 +16,10 @@ from afterturn.jobs.ledger import ClaimedTurn, Ledger
 from afterturn.jobs.names import Kind
 from afterturn.jobs.tally import Tally
 
-Step: TypeAlias = Callable[[Sequence[ClaimedTurn], Tally], Awaitable[None]]
+Batch: TypeAlias = Sequence[ClaimedTurn]
+Claim: TypeAlias = Callable[[Sequence[int], int], Awaitable[tuple[list[Batch], bool]]]
+"""Takes the named ids and room for how many batches; gives batches, and whether none is left."""
+Step: TypeAlias = Callable[[Batch, Tally], Awaitable[None]]
 
 RUN_SECONDS: Final = 60.0
 """After this one run claims no more: what is left has rings of its own, or gets them."""
@@ -24,23 +27,33 @@ RUN_SECONDS: Final = 60.0
 _LOOK_AGAIN_SECONDS: Final = 0.5
 
 
+def any_turns(ledger: Ledger, kind: Kind, size: int) -> Claim:
+    """Claims one batch of up to `size` turns, of whatever scopes."""
+
+    async def claim(ids: Sequence[int], _room: int) -> tuple[list[Batch], bool]:
+        turns = await ledger.claim_turns(kind, ids, limit=size)
+        return [turns] if turns else [], len(turns) < size
+
+    return claim
+
+
 class TurnBatches:
-    """Works on the jobs of one kind: `at_once` batches of up to `size` turns."""
+    """Works on the jobs of one kind: up to `at_once` batches side by side."""
 
     def __init__(
         self,
         ledger: Ledger,
         kind: Kind,
+        claim: Claim,
         step: Step,
         *,
-        size: int,
         at_once: int,
         stopping: Callable[[], bool],
     ) -> None:
         self._ledger = ledger
         self._kind = kind
+        self._claim = claim
         self._step = step
-        self._size = size
         self._at_once = at_once
         self._stopping = stopping
 
@@ -67,9 +80,8 @@ class TurnBatches:
                 if self._stopping() or time.monotonic() > until:
                     is_dry = True
                 elif has_room:
-                    turns = await self._ledger.claim_turns(self._kind, ids, limit=self._size)
-                    is_dry = len(turns) < self._size
-                    if turns:
+                    batches, is_dry = await self._claim(ids, self._at_once - len(running))
+                    for turns in batches:
                         work = self._work_on(turns, heartbeat, tally)
                         running.add(asyncio.create_task(work))
                     if not is_dry:

@@ -1,81 +1,190 @@
 """Extraction of claimed turns: the model outside any transaction, each result applied as it comes.
 
-A model call that hangs holds up nothing but its own turn: what is ready is written meanwhile.
+A model call that hangs holds up nothing but its own turns: what is ready is written meanwhile.
+What becomes of turns whose call came to nothing:
+
+    model out of reach     they wait, no attempt counted, and few calls probe (`ModelGate`)
+    anything else          tried again later, each by itself, up to the limit
+    rubbish, or refused    of several turns: each by itself; of one: given up at once
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final, TypeAlias
 
+from afterturn.database import Database
 from afterturn.errors import MemoryContractError
+from afterturn.extraction.gate import ModelGate
 from afterturn.extraction.run import Extracted, run_extraction
 from afterturn.jobs.ledger import ClaimedTurn, Ledger
 from afterturn.jobs.tally import Tally
 from afterturn.pipeline.applying import TurnApplier, turn_work
+from afterturn.pipeline.batches import Batch, any_turns
 from afterturn.ports import MemoryExtractorPort
+from afterturn.reading import record_from
+from afterturn.records import MemoryRecord
 from afterturn.scope import scope_from_stored_path
 from afterturn.settings import Settings
 from afterturn.turns import ExtractionRequest, FinishedTurn
 
+Call: TypeAlias = list[ClaimedTurn]
+
+BYTES_A_TOKEN: Final = 4
+"""A rough measure for English; other scripts have more tokens in as many bytes, none twice."""
+
+TURNS_TOGETHER: Final = 8
+"""Turns of one batch of an extractor that takes one turn a request."""
+
+BATCHES_AT_ONCE: Final = 4
+"""Such batches at work at a time."""
+
+RELATED_MAX: Final = 50
+RETRY_AFTER_SECONDS_MAX: Final = 3_600.0
+
+_RELATED = """
+select m.*, '[]'::jsonb as sources from afterturn.related_facts($1, $2) m
+"""
+
 
 class ExtractionStep:
-    """Runs the extractor over claimed turns and applies what it learned."""
+    """Claims turns as calls of the extractor, makes the calls, and applies what it learned."""
 
     def __init__(
         self,
+        database: Database,
         ledger: Ledger,
         settings: Settings,
         applier: TurnApplier,
         extractor: MemoryExtractorPort | None,
     ) -> None:
+        self._database = database
         self._ledger = ledger
         self._settings = settings
         self._applier = applier
         self._extractor = extractor
+        self._related = min(int(getattr(extractor, "related", 0) or 0), RELATED_MAX)
+        self._gate = ModelGate(settings.retry_base_seconds, settings.retry_cap_seconds)
+        # Several turns of a scope go into one call.
+        self._shares_calls = bool(getattr(extractor, "batch", False))
+        self._any_turns = any_turns(
+            ledger, "extract", min(TURNS_TOGETHER, settings.batch_turns_max)
+        )
+        self.at_once: Final = settings.model_calls_max if self._shares_calls else BATCHES_AT_ONCE
+
+    async def claim(self, ids: Sequence[int], room: int) -> tuple[list[Batch], bool]:
+        """Waiting turns, the named ones first, and whether none is left; none while the model is
+        away. Where calls are shared each batch is a call, else some turns of any scopes."""
+        room = self._gate.room(room)
+        if room == 0:
+            return [], True
+        if not self._shares_calls:
+            return await self._any_turns(ids, room)
+        calls = await self._ledger.claim_extracts(
+            ids,
+            calls=room,
+            turns=self._settings.batch_turns_max,
+            bytes_max=self._settings.model_batch_tokens * BYTES_A_TOKEN,
+        )
+        return list(calls), len(calls) < room
 
     async def extract(self, turns: Sequence[ClaimedTurn], tally: Tally) -> None:
-        """Extract from each turn of the batch."""
-        calls = {asyncio.create_task(self._learn(turn)): turn for turn in turns}
+        """Extract from the turns of one claimed batch and end their jobs."""
+        # A turn that an erase has taken is not shown; applying its job says so.
+        shown = [turn for turn in turns if turn.staged_at is not None]
+        gone = [[turn] for turn in turns if turn.staged_at is None]
+        calls = [shown] if self._shares_calls and shown else [[turn] for turn in shown]
+        running = {asyncio.create_task(self._learn(call)): call for call in calls}
         try:
-            waiting = set(calls)
-            while waiting:
-                ready, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                await self._apply([(calls[call], call.result()) for call in ready], tally)
+            await self._apply([(call, Extracted()) for call in gone], tally)
+            while running:
+                ready, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                ended = [(running.pop(task), task.result()) for task in ready]
+                for call in await self._apply(ended, tally):
+                    running[asyncio.create_task(self._learn(call))] = call
         finally:
-            for call in calls:
-                call.cancel()
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
-    async def _learn(self, turn: ClaimedTurn) -> Extracted | str:
-        """What was learned, or why never to try again."""
-        if self._extractor is None or turn.staged_at is None:
+    async def _learn(self, call: Call) -> Extracted:
+        if self._extractor is None:
             return Extracted()
         request = ExtractionRequest(
-            scope=scope_from_stored_path(turn.stored_path), turns=(finished_turn(turn),)
+            scope=scope_from_stored_path(call[0].stored_path),
+            turns=tuple(finished_turn(turn) for turn in call),
+            related=await self._related_to(call[0].stored_path),
         )
         try:
-            return await run_extraction(
+            learned = await run_extraction(
                 self._extractor, request, timeout_seconds=self._settings.model_timeout_seconds
             )
         except MemoryContractError as error:
-            return f"contract: {type(error).__name__}"
+            learned = Extracted(
+                degraded=True, cause="unusable", reason=f"contract: {type(error).__name__}"
+            )
+        if learned.usage.calls:
+            await self._ledger.count_usage(
+                call[0].stored_path, [turn.lease for turn in call], learned.usage
+            )
+        return learned
 
-    async def _apply(
-        self, results: Sequence[tuple[ClaimedTurn, Extracted | str]], tally: Tally
-    ) -> None:
-        good: list[tuple[ClaimedTurn, Extracted]] = []
-        for turn, result in results:
-            if isinstance(result, str):
-                # Final: recorded as given up at once, with what the extractor called it.
-                good.append((turn, Extracted(reason=result)))
-            elif result.degraded:
-                verdict = await self._ledger.fail_turn(turn.lease, result.reason or "degraded")
-                tally.failed(verdict, "degraded")
+    async def _related_to(self, stored_path: str) -> tuple[MemoryRecord, ...]:
+        if not self._related:
+            return ()
+        rows = await self._database.rows(_RELATED, stored_path, self._related)
+        return tuple(record_from(row) for row in rows)
+
+    async def _apply(self, results: Sequence[tuple[Call, Extracted]], tally: Tally) -> list[Call]:
+        """Write what was learned. Returns calls to be made again, each without a turn that went."""
+        good: list[tuple[Call, Extracted]] = []
+        for call, learned in results:
+            if learned.cause != "unavailable":
+                self._gate.reached()
+            if learned.degraded:
+                await self._put_back(call, learned, tally)
             else:
-                good.append((turn, result))
-        if good:
-            work = [turn_work(turn, each.records, reason=each.reason) for turn, each in good]
-            await self._applier.apply("extract", [turn for turn, _ in good], work, tally)
+                good.append((call, learned))
+            if learned.refused:
+                tally.add("facts refused", learned.refused)
+        turns = [turn for call, _ in good for turn in call]
+        if not turns:
+            return []
+        work = [each for call, learned in good for each in work_of(call, learned)]
+        verdicts = await self._applier.apply("extract", turns, work, tally)
+        again = [
+            [turn for turn in call if verdicts.get(turn.lease.job_id) == "again"]
+            for call, _ in good
+        ]
+        return [call for call in again if call]
+
+    async def _put_back(self, call: Call, learned: Extracted, tally: Tally) -> None:
+        wait = 0.0
+        if learned.cause == "unavailable":
+            wait = self._gate.missed(min(learned.retry_after_seconds, RETRY_AFTER_SECONDS_MAX))
+        for turn in call:
+            if learned.cause == "unavailable":
+                verdict = await self._ledger.defer_turn(turn.lease, learned.reason, wait)
+            elif learned.cause == "unusable" and len(call) == 1:
+                verdict = await self._ledger.give_up_turn(turn.lease, learned.reason)
+            else:
+                verdict = await self._ledger.fail_turn(turn.lease, learned.reason)
+            tally.failed(verdict, "degraded")
+
+
+def work_of(call: Call, learned: Extracted) -> list[dict[str, object]]:
+    """The elements of `apply_turns` for one call; a fact goes with the last turn it rests on."""
+    place = {(turn.turn_id, turn.stored_path): at for at, turn in enumerate(call)}
+    records: list[list[MemoryRecord]] = [[] for _ in call]
+    for record in learned.records:
+        own = [place.get((s.turn_id, s.turn_path + "/"), -1) for s in record.sources]
+        records[max([0, *own])].append(record)
+    shared = {"call": str(call[0].lease.job_id)} if len(call) > 1 else {}
+    reason = learned.reason or (f"{learned.refused} facts refused" if learned.refused else "")
+    return [
+        {**turn_work(turn, records[at], reason=reason), **shared} for at, turn in enumerate(call)
+    ]
 
 
 def finished_turn(turn: ClaimedTurn) -> FinishedTurn:

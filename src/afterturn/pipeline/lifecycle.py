@@ -1,4 +1,4 @@
-"""Lifecycle jobs run here: flush and forget, in any process that holds their lease."""
+"""Lifecycle jobs run here: flush, forget, expire, in any process that holds their lease."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from afterturn.errors import AfterturnError, MemoryUnavailable
 from afterturn.jobs.ledger import ClaimedJob, Ledger
 from afterturn.jobs.rings import RingPublisher
 from afterturn.jobs.tally import Tally
+from afterturn.pipeline.expiring import ExpireStep
 from afterturn.pipeline.recording import Recorder
 from afterturn.settings import Settings
 
@@ -60,6 +61,7 @@ class LifecycleStep:
         self._rings = rings
         self._recorder = recorder
         self._embed = embed
+        self._expiry = ExpireStep(database, ledger, settings)
 
     async def run(self, job: ClaimedJob, tally: Tally) -> None:
         """Run one job to its end. A failure puts it back with a backoff."""
@@ -69,7 +71,9 @@ class LifecycleStep:
                     await self._flush(job, tally)
                 case "forget":
                     await self._forget(job, tally)
-                case "expire" | "record" | "extract" | "embed":
+                case "expire":
+                    await self._expiry.expire(job, tally)
+                case "record" | "extract" | "embed":
                     raise AfterturnError("Not a lifecycle job of this release", detail=job.kind)
                 case _:
                     assert_never(job.kind)

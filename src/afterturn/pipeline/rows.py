@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from afterturn.records import MemoryRecord
+from afterturn.extraction.facts import fact_digest, fact_key
+from afterturn.records import TURN_ORIGIN, MemoryRecord
 
 
 def record_row(record: MemoryRecord, *, session: str | None = None) -> dict[str, Any]:
-    """One element of `records` in `apply_turns` and `write_records`."""
+    """One element of `records` in `apply_turns` and `write_records`.
+
+    What was learned says by which words or which key it is known; see `extraction.facts`.
+    """
+    learned: dict[str, Any] = {}
+    if record.origin != TURN_ORIGIN:
+        learned["digest"] = fact_digest(record.text)
+        if fact_key(record):
+            learned["key"] = True
     return {
+        **learned,
         "record_id": record.record_id,
         "path": record.scope_path + "/",
         "layer": record.layer.value,

@@ -17,7 +17,8 @@ from afterturn.jobs.names import Kind
 from afterturn.jobs.rings import RingPublisher
 from afterturn.jobs.tally import Tally
 from afterturn.pipeline.applying import TurnApplier
-from afterturn.pipeline.batches import RUN_SECONDS, TurnBatches
+from afterturn.pipeline.batches import RUN_SECONDS, TurnBatches, any_turns
+from afterturn.pipeline.due import DueSchedules
 from afterturn.pipeline.embedding import EmbedStep
 from afterturn.pipeline.extracting import ExtractionStep
 from afterturn.pipeline.lifecycle import LifecycleStep
@@ -34,8 +35,6 @@ select blocked_by, finished_at is not null as ended from afterturn.jobs where id
 RINGS_PER_SWEEP: Final = 500
 PRUNED_AT_ONCE: Final = 1_000
 PRUNE_EVERY_SECONDS: Final = 60.0
-EXTRACTED_TOGETHER: Final = 8
-EXTRACTIONS_AT_ONCE: Final = 4
 
 
 class Runner:
@@ -63,28 +62,29 @@ class Runner:
         embed = embedder is not None
         applier = TurnApplier(self._ledger, rings, embed=embed)
         self._recorder = Recorder(applier)
-        extraction = ExtractionStep(self._ledger, settings, applier, extractor)
+        extraction = ExtractionStep(database, self._ledger, settings, applier, extractor)
         self._stopping = stopping
         self._recording = TurnBatches(
             self._ledger,
             "record",
+            any_turns(self._ledger, "record", settings.batch_turns_max),
             self._recorder.record,
-            size=settings.batch_turns_max,
             at_once=1,
             stopping=stopping,
         )
         self._extracting = TurnBatches(
             self._ledger,
             "extract",
+            extraction.claim,
             extraction.extract,
-            size=min(EXTRACTED_TOGETHER, settings.batch_turns_max),
-            at_once=EXTRACTIONS_AT_ONCE,
+            at_once=extraction.at_once,
             stopping=stopping,
         )
         self._embedding = EmbedStep(database, self._ledger, self._embedder)
         self._lifecycle = LifecycleStep(
             database, self._ledger, settings, rings, self._recorder, embed=embed
         )
+        self._due = DueSchedules(database, settings)
         self._embedder_accepted = embedder is None
         self._prune_at = 0.0
 
@@ -109,9 +109,9 @@ class Runner:
         return str(tally)
 
     async def sweep(self) -> str:
-        """Ring what is ready and not rung lately, wake what waited for an ended job.
+        """Ring what is ready and not rung lately, wake what waited, turn due schedules into jobs.
 
-        One statement when there is nothing to do; now and then another one that prunes.
+        Two statements when there is nothing to do; now and then another one that prunes.
         """
         again = timedelta(seconds=max(10.0, 3 * self._settings.sweep_seconds))
         found = await self._database.rows(_SWEEP, RINGS_PER_SWEEP, again)
@@ -121,6 +121,8 @@ class Runner:
                 await self._wake_waiters(row["job_id"])
             else:
                 by_kind.setdefault(row["kind"], []).append(row["job_id"])
+        for kind, job_id in await self._due.enqueue():
+            by_kind.setdefault(kind, []).append(job_id)
         for kind, ids in by_kind.items():
             self._rings.ring(kind, ids)
         await self._prune_now_and_then()
@@ -131,6 +133,7 @@ class Runner:
             return
         kept = timedelta(seconds=self._settings.jobs_kept_seconds)
         pruned = await self._database.value(_PRUNE, kept, PRUNED_AT_ONCE)
+        await self._due.prune(PRUNED_AT_ONCE)
         if pruned < PRUNED_AT_ONCE:
             self._prune_at = time.monotonic() + PRUNE_EVERY_SECONDS
 
