@@ -132,6 +132,7 @@ create table afterturn.fact_statements (
 );
 create index fact_statements_of_turn on afterturn.fact_statements (turn_path, turn_id);
 create index fact_statements_by_age on afterturn.fact_statements (layer, path, recorded_at);
+create index fact_statements_by_age on afterturn.fact_statements (layer, path, recorded_at);
 
 -- Calls of the extraction model and their tokens, by root path; the empty path stands for roots
 -- that were erased.

@@ -1,6 +1,17 @@
 -- Expiry: records of a layer that were recorded before a moment go; numbers of content move, those
 -- of erases do not, so turns under way go on.
 
+-- The first root at or after a path that holds something of a layer.
+create or replace function afterturn.root_from(p_path text, p_layer text) returns text
+language sql stable as $$
+    select (afterturn.covering(l.path))[1] from (select least(
+        (select m.path from afterturn.memories m
+         where m.layer = p_layer and m.path >= p_path order by m.path limit 1),
+        (select f.path from afterturn.fact_statements f
+         where f.layer = p_layer and f.path >= p_path order by f.path limit 1)) as path) l
+    where l.path is not null
+$$;
+
 -- Where something of a layer is old enough: the path itself or, without one, the roots. Roots are
 -- found one after the other, by the index.
 create or replace function afterturn.paths_to_expire(
@@ -10,23 +21,22 @@ declare
     here text := p_path;
 begin
     if here is null then
-        select (afterturn.covering(m.path))[1] into here
-        from afterturn.memories m where m.layer = p_layer order by m.path limit 1;
+        here := afterturn.root_from('', p_layer);
     end if;
     while here is not null loop
         if exists (
             select from afterturn.memories m
             where m.layer = p_layer and m.path >= here and m.path < afterturn.under_end(here)
                 and m.recorded_at < p_before)
+            or exists (
+            select from afterturn.fact_statements f
+            where f.layer = p_layer and f.path >= here and f.path < afterturn.under_end(here)
+                and f.recorded_at < p_before)
         then
             return next here;
         end if;
         exit when p_path is not null;
-        select (afterturn.covering(m.path))[1] into here
-        from afterturn.memories m
-        where m.layer = p_layer and m.path >= afterturn.under_end(here)
-        order by m.path limit 1;
-        exit when not found;
+        here := afterturn.root_from(afterturn.under_end(here), p_layer);
     end loop;
 end $$;
 
@@ -51,67 +61,104 @@ begin
         'rule', p_rule, 'layer', p_layer, 'before', p_before), p_ring_after) e;
 end $$;
 
--- Deletes up to p_limit records, pending ones first. `verdict` is more, done, requeued (somebody
--- waits for the scope: the rest is done behind them) or lost.
+-- Deletes up to p_limit rows: pending records, then published ones, then what keyed facts said.
+-- `verdict` is more, done, requeued (somebody waits for the scope: the rest is done behind them)
+-- or lost. What is found is looked at again when it is deleted: written anew meanwhile, it is young.
 create or replace function afterturn.expire_chunk(
     p_id bigint, p_lease_token uuid, p_path text, p_layer text, p_before timestamptz,
-    p_limit integer, p_lease interval, p_after_path text,
-    out verdict text, out gone integer, out last_path text)
+    p_limit integer, p_lease interval, out verdict text, out gone integer)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-declare
-    paths text[];
-    records text[];
-    deleted integer;
 begin
-    gone := 0;
     perform afterturn.require_read_committed();
     perform afterturn.lock_shared(array[p_path]);
     if not afterturn.hold(p_id, 'expire', p_path, p_lease_token, p_lease) then
         verdict := 'lost';
         return;
     end if;
-    for stage in 1..2 loop
-        if stage = 1 then
-            select coalesce(array_agg(m.path), '{}'), coalesce(array_agg(m.record_id), '{}')
-            into paths, records from (
-                select w.path, w.record_id from afterturn.memories w
-                where w.layer = p_layer and w.pending and w.recorded_at < p_before
-                    and w.path >= greatest(p_path, p_after_path)
-                    and w.path < afterturn.under_end(p_path)
-                order by w.path, w.record_id limit p_limit for update) m;
-        else
-            select coalesce(array_agg(m.path), '{}'), coalesce(array_agg(m.record_id), '{}'),
-                max(m.path)
-            into paths, records, last_path from (
-                select w.path, w.record_id from afterturn.memories w
-                where w.layer = p_layer and not w.pending and w.recorded_at < p_before
-                    and w.path >= greatest(p_path, p_after_path)
-                    and w.path < afterturn.under_end(p_path)
-                order by w.path limit p_limit) m;
-            perform afterturn.move_content(paths, true);
-        end if;
-        with lost as (
-            -- Looked at again: what was written anew meanwhile is young.
-            delete from afterturn.memories m using unnest(paths, records) k(path, record_id)
-            where m.path = k.path and m.record_id = k.record_id and m.pending = (stage = 1)
-                and m.layer = p_layer and m.recorded_at < p_before
-            returning m.path, m.record_id, m.pending),
-        unsourced as (
-            delete from afterturn.memory_sources s using lost l
-            where s.path = l.path and s.record_id = l.record_id and s.pending = l.pending)
-        select count(*) into deleted from lost;
-        gone := gone + deleted;
-        if cardinality(records) >= p_limit then
-            verdict := 'more';
-            exit;
-        end if;
-    end loop;
+    gone := afterturn.expire_records(p_path, p_layer, p_before, p_limit, true);
+    if gone is null then
+        gone := afterturn.expire_records(p_path, p_layer, p_before, p_limit, false);
+    end if;
     perform afterturn.count_rows(p_id, 'memories', gone);
-    if verdict is null then
+    if gone is null then
+        gone := afterturn.expire_statements(p_path, p_layer, p_before, p_limit);
+        perform afterturn.count_rows(p_id, 'fact_statements', gone);
+    end if;
+    if gone is null then
         perform afterturn.end_lifecycle(p_id, 'done', '{}');
         verdict := 'done';
     elsif exists (select from afterturn.jobs j where j.blocked_by = p_id) then
         perform afterturn.requeue(p_id);
         verdict := 'requeued';
+    else
+        verdict := 'more';
     end if;
+end $$;
+
+-- Null: there was nothing. Pending rows are locked in the order in which a flush locks them, published ones after the
+-- content numbers of their paths.
+create or replace function afterturn.expire_records(
+    p_path text, p_layer text, p_before timestamptz, p_limit integer, p_pending boolean)
+returns integer
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    paths text[];
+    records text[];
+    gone integer;
+begin
+    if p_pending then
+        select array_agg(m.path), array_agg(m.record_id) into paths, records from (
+            select w.path, w.record_id from afterturn.memories w
+            where w.pending and w.layer = p_layer and w.recorded_at < p_before
+                and w.path >= p_path and w.path < afterturn.under_end(p_path)
+            order by w.path, w.record_id limit p_limit for update) m;
+    else
+        select array_agg(m.path), array_agg(m.record_id) into paths, records from (
+            select w.path, w.record_id from afterturn.memories w
+            where not w.pending and w.layer = p_layer and w.recorded_at < p_before
+                and w.path >= p_path and w.path < afterturn.under_end(p_path)
+            order by w.path limit p_limit) m;
+        if paths is not null then
+            perform afterturn.move_content(paths, true);
+        end if;
+    end if;
+    if paths is null then
+        return null;
+    end if;
+    with lost as (
+        delete from afterturn.memories m using unnest(paths, records) k(path, record_id)
+        where m.path = k.path and m.record_id = k.record_id and m.pending = p_pending
+            and m.layer = p_layer and m.recorded_at < p_before
+        returning m.path, m.record_id),
+    unsourced as (
+        delete from afterturn.memory_sources s using lost l
+        where s.path = l.path and s.record_id = l.record_id and s.pending = p_pending)
+    select count(*) into gone from lost;
+    return gone;
+end $$;
+
+-- Likewise, what keyed facts said, current or superseded.
+create or replace function afterturn.expire_statements(
+    p_path text, p_layer text, p_before timestamptz, p_limit integer) returns integer
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    paths text[];
+    records text[];
+    gone integer;
+begin
+    select array_agg(f.path), array_agg(f.record_id) into paths, records from (
+        select w.path, w.record_id from afterturn.fact_statements w
+        where w.layer = p_layer and w.recorded_at < p_before
+            and w.path >= p_path and w.path < afterturn.under_end(p_path)
+        order by w.path limit p_limit) f;
+    if paths is null then
+        return null;
+    end if;
+    perform afterturn.move_content(paths, true);
+    delete from afterturn.fact_statements f
+    using (select distinct * from unnest(paths, records)) k(path, record_id)
+    where f.path = k.path and f.record_id = k.record_id
+        and f.layer = p_layer and f.recorded_at < p_before;
+    get diagnostics gone = row_count;
+    return gone;
 end $$;
