@@ -19,7 +19,6 @@ from afterturn.jobs.tally import Tally
 from afterturn.pipeline.applying import TurnApplier
 from afterturn.pipeline.batches import RUN_SECONDS, TurnBatches, any_turns
 from afterturn.pipeline.due import DueSchedules
-from afterturn.pipeline.due import DueSchedules
 from afterturn.pipeline.embedding import EmbedStep
 from afterturn.pipeline.extracting import ExtractionStep
 from afterturn.pipeline.lifecycle import LifecycleStep
@@ -86,7 +85,6 @@ class Runner:
             database, self._ledger, settings, rings, self._recorder, embed=embed
         )
         self._due = DueSchedules(database, settings)
-        self._due = DueSchedules(database, settings)
         self._embedder_accepted = embedder is None
         self._prune_at = 0.0
 
@@ -135,7 +133,6 @@ class Runner:
             return
         kept = timedelta(seconds=self._settings.jobs_kept_seconds)
         pruned = await self._database.value(_PRUNE, kept, PRUNED_AT_ONCE)
-        await self._due.prune(PRUNED_AT_ONCE)
         await self._due.prune(PRUNED_AT_ONCE)
         if pruned < PRUNED_AT_ONCE:
             self._prune_at = time.monotonic() + PRUNE_EVERY_SECONDS
