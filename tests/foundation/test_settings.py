@@ -27,6 +27,9 @@ OTHER_VALUES: dict[str, tuple[str, Any]] = {
     "statement_cache_size": ("0", 0),
     "cache_bytes": ("2097152", 2 << 20),
     "batch_turns_max": ("7", 7),
+    "model_batch_tokens": ("700", 700),
+    "fact_level": ("2", 2),
+    "fact_layers": ("semantic, episodic", "semantic,episodic"),
     "flower_address": ("::1", "::1"),
 }
 

@@ -74,6 +74,13 @@ def record(
     )
 
 
+def stated(scope: MemoryScope, *sources: Source) -> MemoryRecord:
+    """A fact with a key, and so with a history."""
+    text = f"home is {MARKER}"
+    plain = record(scope, f"about-{MARKER}", text, *sources, origin=f"by {MARKER}")
+    return plain.model_copy(update={"metadata": {"subject": MARKER, "attribute": "home"}})
+
+
 async def _written(desk: Desk) -> None:
     """Direct writes: published, pending, and pending beside the published row it replaces."""
     writing = PostgresWriting(desk.database, desk.settings)
@@ -119,8 +126,9 @@ async def _turns(desk: Desk) -> None:
     own = Source(turn_id=turn.turn_id, turn_path=CHAT.path)
     of_bob = Source(turn_id="of-bob", turn_path=BOB.path)
     facts = [
-        *(record(at, f"f-{MARKER}", MARKER, own) for at in (CHAT, ALICE, ACME)),
+        *(record(at, f"f-{MARKER}", f"learned {MARKER}", own) for at in (CHAT, ALICE, ACME)),
         record(ACME, "both", "said by two", own, of_bob),
+        *(stated(at, own) for at in (CHAT, ALICE, ACME)),
     ]
     work = [turn_work(turn, facts, reason=f"noted {MARKER}")]
     await desk.applier.apply("extract", [turn], work, Tally())

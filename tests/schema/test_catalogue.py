@@ -28,6 +28,7 @@ ERASED: Final = {
     "turns": "path turn_id session query answer names metadata reason",
     "memories": "path record_id turn_path turn_id session origin text metadata embedding",
     "memory_sources": "path record_id turn_path turn_id",
+    "fact_statements": "path record_id turn_path turn_id origin text metadata",
     "jobs": "path turn_id request reason",
     "erase_intents": "path",
     "schedules": "path request",
@@ -43,6 +44,11 @@ HARMLESS: Final = {
     },
     "turns": {"outcome": "one of four words, checked"},
     "memories": {"layer": "one of five words, checked"},
+    "fact_statements": {
+        "layer": "one of five words, checked",
+        "digest": "a hash, of what goes with its row",
+    },
+    "token_usage": {"path": "of a root; an erase of the root takes it, tested with the facts"},
     "jobs": {
         "kind": "one of six words, checked",
         "outcome": "one of four words, checked",
@@ -221,7 +227,8 @@ async def test_the_planner_keeps_no_sample_of_what_people_said(database: Databas
         "select c.relname, a.attname from pg_attribute a join pg_class c on c.oid = a.attrelid "
         "where c.relnamespace = 'afterturn'::regnamespace and a.attnum > 0 "
         "and (c.relname, a.attname) in (('turns','query'), ('turns','answer'), ('turns','names'), "
-        "('turns','metadata'), ('memories','text'), ('memories','metadata')) "
+        "('turns','metadata'), ('memories','text'), ('memories','metadata'), "
+        "('fact_statements','text'), ('fact_statements','metadata')) "
         "and a.attstattarget is distinct from 0"
     )
     assert sampled == []
