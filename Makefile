@@ -58,5 +58,5 @@ $(RUN)/.installed: $(SOURCES) | $(VENV)/.python
 $(DEV)/.installed: pyproject.toml | $(VENV)/.python
 	@test -x $(DEV)/bin/python || { echo "creating $(DEV)"; $(PYTHON) -m venv $(DEV); }
 	@echo "installing afterturn and what its tests need"
-	@$(DEV)/bin/python $(PIP) install -e '.[embedded,test,dev]'
+	@$(DEV)/bin/python $(PIP) install -e '.[embedded,symfonic,test,dev]'
 	@touch $@
