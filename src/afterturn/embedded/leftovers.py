@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]  # it ships no types
@@ -24,11 +25,23 @@ def processes_in(directory: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.cwd() == str(directory):
-                found.append(process)
+            works_there = process.cwd() == str(directory)
         except psutil.Error:  # gone, a zombie, or another user's
             continue
+        if works_there and shares_our_files(process):
+            found.append(process)
     return found
+
+
+def shares_our_files(process: psutil.Process) -> bool:
+    """Whether a path means the same to it as to us: it may be in a container on this machine."""
+    if sys.platform != "linux":
+        return True
+    try:
+        theirs, ours = (Path(f"/proc/{pid}/ns/mnt").readlink() for pid in (process.pid, "self"))
+    except OSError:
+        return False
+    return theirs == ours
 
 
 class Eviction:

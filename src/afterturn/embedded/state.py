@@ -41,6 +41,7 @@ class ServerState:
 class State:
     """All of `services.json`."""
 
+    home: str
     supervisor_id: str
     supervisor_pid: int
     durable: bool
@@ -77,5 +78,9 @@ def forget_state(home: Home) -> None:
 
 
 def believable_state(home: Home) -> State | None:
-    """What a living supervisor says, `None` when none lives."""
-    return read_state(home) if home.is_supervised() else None
+    """What a living supervisor says, `None` when none lives.
+
+    Nor is it believed after the home was moved: at the path it names there may be another one.
+    """
+    state = read_state(home) if home.is_supervised() else None
+    return state if state is not None and state.home == str(home.path) else None

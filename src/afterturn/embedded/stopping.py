@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from afterturn.embedded.claims import CLAIMS
+from afterturn.embedded.displaced import end_displaced
 from afterturn.embedded.home import SERVER_NAMES, Home
 from afterturn.embedded.locks import is_locked
 from afterturn.embedded.place import data_directories
@@ -26,7 +27,7 @@ def stop(home: Path | str, *, timeout_seconds: float = 90.0) -> bool:
     """
     place = Home(home)
     if not place.locks.is_dir():
-        return False
+        return end_displaced(place)
     deadline = time.monotonic() + timeout_seconds
     with CLAIMS.of(place) as claims:
         claims.uses = 0
@@ -34,7 +35,8 @@ def stop(home: Path | str, *, timeout_seconds: float = 90.0) -> bool:
         gate = place.gate()
         try:
             if gate.acquire(deadline):
-                return _end_all(place, deadline)
+                ran = _end_all(place, deadline)
+                return end_displaced(place) or ran
         finally:
             gate.release()
     raise _still_running(place)

@@ -15,6 +15,7 @@ import traceback
 import uuid
 from types import FrameType
 
+from afterturn.embedded.displaced import end_displaced
 from afterturn.embedded.home import SERVER_NAMES, Home, ServerName
 from afterturn.embedded.locks import FileLock
 from afterturn.embedded.postgres import PostgresServer
@@ -54,6 +55,8 @@ class Supervisor:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         forget_state(self._home)  # of a supervisor that was killed
         try:
+            if end_displaced(self._home):
+                _say("killed what still ran for an earlier home at this path")
             valkey = ValkeyServer(self._home, durable=self._durable)
             servers: list[Server] = [valkey, self._postgres]  # the quick one first
             self._tended = {s.name: TendedServer(self._home, s, _say) for s in servers}
@@ -73,11 +76,11 @@ class Supervisor:
 
     def _loop(self) -> None:
         while not self._stopping:
+            if not self._own_lock.is_current():
+                _say("the home was removed")  # first of all: what is at its path is not ours
+                return
             for tended in self._tended.values():
                 tended.tick()
-            if not self._own_lock.is_current():
-                _say("the home was removed")
-                return
             self._publish()
             if self._close_when_idle():
                 _say(f"nobody needed the servers for {self._linger_seconds:g} s")
@@ -88,6 +91,7 @@ class Supervisor:
     def _publish(self) -> None:
         states = {name: tended.state() for name, tended in self._tended.items()}
         state = State(
+            str(self._home.path),
             self._id,
             os.getpid(),
             self._durable,
