@@ -62,10 +62,12 @@ async def test_what_runs_is_given_back_at_the_end_of_the_grace_period(
                 await turn.finish("I like quinces", "Noted")
             wait_until((directory / "asked").exists, "the model is asked")
             held = await connection.fetchrow(JOB)
+            assert held is not None
             assert (held["attempts"], held["lease_token"] is None) == (1, False)
             worker.process.send_signal(signal.SIGTERM)
             assert worker.stop() == 0
         left = await connection.fetchrow(JOB)
+        assert left is not None
         assert (left["attempts"], left["lease_token"]) == (0, None)
         assert worker.said("'given back: the worker stops'")
         assert not worker.said("leases will expire")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from afterturn.scope import MemoryScope
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _scope(ctx: click.Context, param: click.Parameter, value: str) -> MemoryScope:
@@ -21,6 +24,12 @@ def _scope(ctx: click.Context, param: click.Parameter, value: str) -> MemoryScop
         raise click.BadParameter(str(error), ctx, param) from None
 
 
+def _scope_if_given(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> MemoryScope | None:
+    return None if value is None else _scope(ctx, param, value)
+
+
 scope_argument = click.argument("scope", callback=_scope)
 
 scope_option = click.option(
@@ -30,6 +39,12 @@ scope_option = click.option(
     metavar="SCOPE",
     help="Each conversation becomes a scope below this one.",
 )
+
+
+def optional_scope(text: str) -> Callable[[F], F]:
+    """`--scope` of a command that can do without."""
+    return click.option("--scope", callback=_scope_if_given, metavar="SCOPE", help=text)
+
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for a script.")
 

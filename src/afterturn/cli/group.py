@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from afterturn.cli import conversations, demo, export, fleet, lifecycle, migrate, status
+from afterturn.cli import conversations, demo, export, fleet, jobs, lifecycle, migrate, status
 from afterturn.cli.arguments import examples
 from afterturn.errors import AfterturnError
 
@@ -67,6 +67,7 @@ for _command in (
     fleet.flower,
     migrate.migrate,
     status.status,
+    jobs.jobs,
     conversations.import_,
     export.export,
     lifecycle.flush,
