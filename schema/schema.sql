@@ -132,7 +132,6 @@ create table afterturn.fact_statements (
 );
 create index fact_statements_of_turn on afterturn.fact_statements (turn_path, turn_id);
 create index fact_statements_by_age on afterturn.fact_statements (layer, path, recorded_at);
-create index fact_statements_by_age on afterturn.fact_statements (layer, path, recorded_at);
 
 -- Calls of the extraction model and their tokens, by root path; the empty path stands for roots
 -- that were erased.
@@ -255,6 +254,16 @@ create unique index schedules_default on afterturn.schedules (is_default) where 
 
 insert into afterturn.schedules (kind, layer, older_seconds, is_default, due_at, created_at)
 values ('expire', 'working', 86400, true, clock_timestamp(), clock_timestamp());
+
+-- Probes: `afterturn doctor` sends one through each queue, and the worker that takes it answers here.
+-- `worker_at` is what the worker's own clock said then.
+create table afterturn.probes (
+    id uuid primary key,
+    asked_at timestamptz not null,
+    answered_at timestamptz,
+    worker_at timestamptz,
+    check ((answered_at is null) = (worker_at is null))
+);
 
 -- The planner's statistics would keep samples of text that was erased.
 alter table afterturn.turns alter column query set statistics 0,

@@ -1,0 +1,1 @@
+"""What an operator sees, types and relies on."""
