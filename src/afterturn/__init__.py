@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from afterturn.receipts import LifecycleReceipt
     from afterturn.records import MemoryLayer, MemoryRecord, Source, turn_records
     from afterturn.retrieved import RetrievedMemory
+    from afterturn.schedules import Schedule
     from afterturn.scope import MAX_DEPTH, MemoryScope, covering_paths, scope_from_path
     from afterturn.settings import Settings
     from afterturn.status import MemoryStatus
@@ -58,6 +59,7 @@ __all__ = [
     "RecordOutcome",
     "RetrievalResult",
     "RetrievedMemory",
+    "Schedule",
     "Settings",
     "Source",
     "Token",
@@ -90,6 +92,7 @@ _HOMES: Final = {
     "receipts": ("LifecycleReceipt",),
     "records": ("MemoryLayer", "MemoryRecord", "Source", "turn_records"),
     "retrieved": ("RetrievedMemory",),
+    "schedules": ("Schedule",),
     "scope": ("MAX_DEPTH", "MemoryScope", "covering_paths", "scope_from_path"),
     "settings": ("Settings",),
     "status": ("MemoryStatus",),

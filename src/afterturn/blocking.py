@@ -275,6 +275,8 @@ class BlockingMemory:
     forget_records = blocking(Memory.forget_records)
     enqueue_flush = blocking(Memory.enqueue_flush, BlockingJobTicket)
     enqueue_forget = blocking(Memory.enqueue_forget, BlockingJobTicket)
+    schedule_forget = blocking(Memory.schedule_forget)
+    cancel_scheduled = blocking(Memory.cancel_scheduled)
     job = blocking(Memory.job)
     status = blocking(Memory.status)
     drain = blocking(Memory.drain)

@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -32,6 +33,7 @@ from afterturn.queries import MemoryQuery, RetrievalResult
 from afterturn.reading import TranscriptTurn
 from afterturn.receipts import LifecycleReceipt
 from afterturn.records import MemoryLayer, MemoryRecord, checked_layer
+from afterturn.schedules import Schedule
 from afterturn.scope import MemoryScope, checked_scope
 from afterturn.settings import Settings
 from afterturn.status import MemoryStatus
@@ -303,6 +305,28 @@ class Memory:
         checked_scope(scope)
         request = forget_request(derived=derived, requested_by=requested_by, reason=reason)
         return self._ticket(await self._opened.lifecycle.enqueue("forget", scope, request), scope)
+
+    async def schedule_forget(
+        self,
+        scope: MemoryScope,
+        *,
+        at: datetime,
+        derived: Derived = "erase",
+        requested_by: str = "",
+        reason: str = "",
+    ) -> Schedule:
+        """Erase the scope at a moment to come; until then it is used as ever.
+
+        A worker's sweep makes it a `forget`, once; what came due while none ran is done when one
+        runs again. Raises `MemoryContractError` for a time without a zone or in the past.
+        """
+        checked_scope(scope)
+        request = forget_request(derived=derived, requested_by=requested_by, reason=reason)
+        return await self._opened.schedules.add_forget(scope, at, request)
+
+    async def cancel_scheduled(self, schedule_id: int) -> Schedule:
+        """Cancel an erase to come; twice is legal. Raises `MemoryContractError` once it was due."""
+        return await self._opened.schedules.cancel(schedule_id)
 
     async def job(self, job_id: int) -> LifecycleReceipt | None:
         """The receipt of a lifecycle job, None while it has not ended."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, Self, cast
 
 from afterturn.database import Database
@@ -33,6 +33,7 @@ from afterturn.receipts import LifecycleReceipt
 from afterturn.records import MemoryLayer, MemoryRecord
 from afterturn.retrieval.gated import GatedSource
 from afterturn.retrieval.service import PostgresRetrieval
+from afterturn.schedules import Schedule, Schedules
 from afterturn.scope import MemoryScope
 from afterturn.servers import Servers, find_servers, leave_servers
 from afterturn.settings import Settings
@@ -90,6 +91,18 @@ class LifecyclePart(Protocol):
         """The receipt of a job that has ended, else None."""
 
 
+class SchedulesPart(Protocol):
+    """Erases to come."""
+
+    async def add_forget(
+        self, scope: MemoryScope, at: datetime, request: Mapping[str, Any]
+    ) -> Schedule:
+        """Erase the scope at a moment."""
+
+    async def cancel(self, schedule_id: int) -> Schedule:
+        """Cancel it."""
+
+
 class Parts(Protocol):
     """What the facade calls."""
 
@@ -108,6 +121,10 @@ class Parts(Protocol):
     @property
     def lifecycle(self) -> LifecyclePart:
         """Flush and forget."""
+
+    @property
+    def schedules(self) -> SchedulesPart:
+        """Erases to come."""
 
     async def capture(self, scope: MemoryScope) -> Token:
         """The token of a turn that begins now; `ErasePending` while an erase stands."""
@@ -158,6 +175,7 @@ class PostgresParts:
         )
         self.reading = Reading(database)
         self.writing = PostgresWriting(database, settings)
+        self.schedules = Schedules(database)
         self.lifecycle = PostgresLifecycle(
             database,
             settings,

@@ -18,7 +18,7 @@ _NAMES = """
 MAX_DEPTH BlockingMemory CandidateScan Dropped EmbeddingProvider ExtractionRequest ExtractionResult
 FinishedTurn JobTicket LifecycleReceipt Memory MemoryExtractorPort MemoryLayer MemoryLifecyclePort
 MemoryQuery MemoryRecord MemoryRetrievalPort MemoryScope MemoryStatus MemoryWritePort RecordOutcome
-RetrievalResult RetrievedMemory Settings Source Token TranscriptTurn Turn TurnOutcome TurnTicket
+RetrievalResult RetrievedMemory Schedule Settings Source Token TranscriptTurn Turn TurnOutcome TurnTicket
 WriteReceipt WriteRequest covering_paths scope_from_path turn_records validate_extractor
 """
 
@@ -57,6 +57,8 @@ SIGNATURES = {
         "requested_by='', reason='')",
         "enqueue_flush": "(scope)",
         "enqueue_forget": "(scope, *, derived='erase', requested_by='', reason='')",
+        "schedule_forget": "(scope, *, at, derived='erase', requested_by='', reason='')",
+        "cancel_scheduled": "(schedule_id)",
         "job": "(job_id)",
         "status": "()",
         "drain": "(scope, timeout=None, *, in_process=False)",

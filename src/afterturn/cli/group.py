@@ -10,7 +10,17 @@ from typing import Any
 
 import click
 
-from afterturn.cli import conversations, demo, export, fleet, jobs, lifecycle, migrate, status
+from afterturn.cli import (
+    conversations,
+    demo,
+    export,
+    fleet,
+    jobs,
+    lifecycle,
+    migrate,
+    schedule,
+    status,
+)
 from afterturn.cli.arguments import examples
 from afterturn.errors import AfterturnError
 
@@ -72,5 +82,6 @@ for _command in (
     export.export,
     lifecycle.flush,
     lifecycle.forget,
+    schedule.schedule,
 ):
     main.add_command(_command)
