@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
+from afterturn.errors import MemoryContractError
+from afterturn.intake import checked_text
 from afterturn.model import Model
 from afterturn.records import MemoryRecord
 from afterturn.scope import MemoryScope
@@ -33,3 +36,46 @@ class WriteReceipt(Model):
     """One outcome a record, in the order of the request."""
 
     outcomes: tuple[RecordOutcome, ...]
+
+
+def refusals(request: WriteRequest, *, text_bytes_max: int) -> dict[int, str]:
+    """Why records of a request cannot be kept, by their place in it; the others can."""
+    refused: dict[int, str] = {}
+    seen: set[str] = set()
+    for at, record in enumerate(request.records):
+        reason = _defect(record, request.scope, seen, text_bytes_max)
+        if reason:
+            refused[at] = reason
+        else:
+            seen.add(record.record_id)
+    return refused
+
+
+def _defect(record: MemoryRecord, scope: MemoryScope, seen: set[str], text_bytes_max: int) -> str:
+    if record.scope_path != scope.path:
+        return "its scope_path is not the request's scope"
+    if record.record_id in seen:
+        return "its record_id stands twice in the request"
+    if not record.text.strip():
+        return "its text is blank"
+    try:
+        checked_text(record.text, what="text", bytes_max=text_bytes_max)
+    except MemoryContractError as error:
+        return f"{error.message} ({error.detail})"
+    return ""
+
+
+def receipt_of(
+    request: WriteRequest,
+    refused: Mapping[int, str],
+    status: Mapping[str, Literal["pending", "updated"]],
+) -> WriteReceipt:
+    """One outcome a record: what was refused, and what became of the others by their ids."""
+    return WriteReceipt(
+        outcomes=tuple(
+            RecordOutcome(record_id=record.record_id, status="refused", reason=refused[at])
+            if at in refused
+            else RecordOutcome(record_id=record.record_id, status=status[record.record_id])
+            for at, record in enumerate(request.records)
+        )
+    )
