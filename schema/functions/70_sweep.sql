@@ -1,6 +1,7 @@
 -- What beat looks for: jobs whose ring was lost or whose lease ran out, and ended jobs whose waiters
 -- nobody has looked at yet (`ended`). One partial index holds just these, so that an idle system
--- costs one probe of it a tick, whatever else is in the ledger.
+-- costs one probe of it a tick, whatever else is in the ledger. A row without a job says that a
+-- schedule is due, so that nobody has to ask for these apart.
 create or replace function afterturn.sweep(p_limit integer, p_again interval)
 returns table (kind text, job_id bigint, ended boolean)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
@@ -15,6 +16,9 @@ begin
         where q.blocked_by is null and (q.finished_at is null or q.releasing) and q.ring_at <= at
         order by q.ring_at limit p_limit for update skip locked))
     returning j.kind, j.id, j.finished_at is not null;
+    if afterturn.schedule_is_due() then
+        return query select null::text, null::bigint, false;
+    end if;
 end $$;
 
 -- Rows of jobs that ended long ago. Dead ones stay until somebody looks.

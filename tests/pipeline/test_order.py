@@ -169,11 +169,11 @@ async def test_waiting_behind_one_erase_costs_the_sweep_nothing(desk: Desk) -> N
     for n in range(20):
         await desk.enqueue("flush", ACME.child(f"u{n}"))
     await desk.value("update afterturn.jobs set ring_at = afterturn.clock() - interval '1 s'")
-    rung = await desk.rows("select * from afterturn.sweep(100, '1s')")
+    rung = await desk.rows("select * from afterturn.sweep(100, '1s') where job_id is not null")
     assert [row["job_id"] for row in rung] == [erase]
     await desk.run(erase)
     await desk.value("update afterturn.jobs set ring_at = afterturn.clock() - interval '1 s'")
-    rung = await desk.rows("select * from afterturn.sweep(100, '1s')")
+    rung = await desk.rows("select * from afterturn.sweep(100, '1s') where job_id is not null")
     assert len(rung) == 20
 
 

@@ -86,6 +86,7 @@ class Runner:
         )
         self._due = DueSchedules(database, settings)
         self._embedder_accepted = embedder is None
+        self._schedules_looked_at = False
         self._prune_at = 0.0
 
     async def run(self, kind: Kind, ids: Sequence[int]) -> str:
@@ -111,18 +112,22 @@ class Runner:
     async def sweep(self) -> str:
         """Ring what is ready and not rung lately, wake what waited, turn due schedules into jobs.
 
-        Two statements when there is nothing to do; now and then another one that prunes.
+        One statement when there is nothing to do; now and then another one that prunes.
         """
         again = timedelta(seconds=max(10.0, 3 * self._settings.sweep_seconds))
         found = await self._database.rows(_SWEEP, RINGS_PER_SWEEP, again)
         by_kind: dict[Kind, list[int]] = {}
         for row in found:
-            if row["ended"]:
+            if row["job_id"] is None:
+                self._schedules_looked_at = False
+            elif row["ended"]:
                 await self._wake_waiters(row["job_id"])
             else:
                 by_kind.setdefault(row["kind"], []).append(row["job_id"])
-        for kind, job_id in await self._due.enqueue():
-            by_kind.setdefault(kind, []).append(job_id)
+        if not self._schedules_looked_at:  # a process's first sweep does so in any case
+            for kind, job_id in await self._due.enqueue():
+                by_kind.setdefault(kind, []).append(job_id)
+            self._schedules_looked_at = True
         for kind, ids in by_kind.items():
             self._rings.ring(kind, ids)
         await self._prune_now_and_then()
