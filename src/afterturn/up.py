@@ -23,6 +23,7 @@ from afterturn.embedded.locks import FileLock
 from afterturn.errors import AfterturnError, ConfigurationError
 from afterturn.fleet import (
     EXIT_MISCONFIGURED,
+    EXIT_UNAVAILABLE,
     FleetCommand,
     beat_command,
     flower_command,
@@ -45,6 +46,8 @@ LOG_BYTES_MAX: Final = 10 << 20
 _GRACE_SECONDS: Final = 25.0  # a worker's own grace period and a bit
 _POLL_SECONDS: Final = 0.1
 _TEND_SECONDS: Final = 5.0
+# A part that ends by itself so often in a row, and was never at work, would do so for ever.
+_CRASHES_MAX: Final = 3
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -72,7 +75,8 @@ def run_up(
 
     `on_ready` is called once, when the workers consume or `ready_seconds` have passed; `on_event`
     gets a line whenever a part ends or is started again. Raises `ConfigurationError` when a part
-    cannot run as things are set, or another `up` has this home; nothing is left running then.
+    cannot run as things are set or ends again and again before it was ever at work, and when
+    another `up` has this home; nothing is left running then.
     """
     logs = _make_directories(settings.home)
     lock = FileLock(settings.home / "up.lock")
@@ -228,8 +232,11 @@ class _Fleet:
                 self.say(f"{name} is started again")
 
     def _on_exit(self, name: str, part: _Part) -> None:
-        code = part.child.returncode
-        if code != EXIT_MISCONFIGURED or part.was_ready:
+        code = part.child.returncode or 0
+        is_final = code == EXIT_MISCONFIGURED or (
+            code > 0 and code != EXIT_UNAVAILABLE and part.child.failures >= _CRASHES_MAX
+        )
+        if part.was_ready or not is_final:
             self.say(f"{name} ended with code {code}")
             return
         reason = _last_line(part.log)

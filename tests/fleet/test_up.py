@@ -146,6 +146,20 @@ def test_what_cannot_run_is_not_run(start_up: StartUp, asked: Settings) -> None:
     assert not running.said("ready {")
 
 
+def test_parts_that_crash_at_once_are_not_called_ready(
+    start_up: StartUp, asked: Settings, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers that end again and again before they consume end the whole, with their last line."""
+    broken = directory / "broken"
+    broken.mkdir()
+    (broken / "billiard.py").write_text("raise ImportError('no such wheel')\n")
+    monkeypatch.setenv("PYTHONPATH", str(broken))
+    running = start_up(asked)
+    assert running.process.wait(DEADLINE_SECONDS) == 3
+    assert running.said("no such wheel")
+    assert not running.said("ready {")
+
+
 def test_a_broker_out_of_reach_is_reported(asked: Settings, broker: Valkey) -> None:
     """Parts that are not at work in time are named, and everything ends on request."""
     broker.kill()

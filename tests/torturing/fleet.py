@@ -35,7 +35,13 @@ _SETTINGS: Final = {
 }
 _ENDED: Final = re.compile(r"^(\w+) ended with code (-?\d+)$", re.MULTILINE)
 _EXPECTED_ENDS: Final = (-9, 75)  # killed by us; the servers were out of reach when it started
-_KILLED_AT_START: Final = "Could not start worker processes"
+# Celery gives up when a child is killed before its first turn of the loop, and when a failover
+# makes its broker a replica.
+_EXPECTED_WORDS: Final = (
+    "Could not start worker processes",
+    "server:ReadOnlyError",
+    "instance state changed",
+)
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -95,8 +101,8 @@ class Fleet:
 
     def _note_death(self, name: str, code: str) -> None:
         logs = sorted((self.home / "logs").glob(f"{name}.log*"))
-        # Celery gives up when a child is killed before its first turn of the loop.
-        if any(_KILLED_AT_START in log.read_text("utf-8", "replace") for log in logs):
+        said = "".join(log.read_text("utf-8", "replace") for log in logs)
+        if any(words in said for words in _EXPECTED_WORDS):
             return
         self.ended.append(f"{name} of up {self.starts} ended with {code}")
         for log in logs:
