@@ -11,6 +11,7 @@ import pytest
 from afterturn.errors import ConfigurationError
 from afterturn.extraction.compose import compose_extractor
 from afterturn.extraction.rules import RuleExtractor
+from afterturn.extraction.service import MemoryExtractionService
 from afterturn.settings import Settings
 
 MODULE = """
@@ -64,12 +65,29 @@ def test_it_is_validated(project: str) -> None:
         composed(f"{project}:Sync")
 
 
-@pytest.mark.parametrize("name", ["openai", "openai:gpt"])
-def test_openai_is_not_shipped_yet(name: str) -> None:
-    """It says so instead of falling back to something else."""
-    with pytest.raises(ConfigurationError, match="is not in this release") as caught:
-        composed(name)
-    assert f"AFTERTURN_EXTRACTOR={name}" in caught.value.message
+def test_the_model_of_the_settings() -> None:
+    """Composing calls nothing and connects to nothing."""
+    settings = Settings(extractor="openai", model="small", model_base_url="http://127.0.0.1:1/v1")
+    assert isinstance(compose_extractor(settings), MemoryExtractionService)
+
+
+def test_a_model_without_a_name_or_an_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The setting that is missing stands in the error."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ConfigurationError, match="no name") as caught:
+        composed("openai")
+    assert "AFTERTURN_MODEL" in caught.value.hint
+    with pytest.raises(ConfigurationError, match="endpoint is not known") as caught:
+        compose_extractor(Settings(extractor="openai", model="small"))
+    assert "AFTERTURN_MODEL_BASE_URL" in caught.value.hint
+
+
+def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the extra that installs it."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match="not installed") as caught:
+        compose_extractor(Settings(extractor="openai", model="small"))
+    assert "afterturn[openai]" in caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["rule", "Rules", "wordllama", "None", "my_agent.memory"])
@@ -78,4 +96,4 @@ def test_an_unknown_name_lists_what_there_is(name: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         composed(name)
     assert name in caught.value.detail
-    assert "rules, none, or module:factory" in caught.value.hint
+    assert "rules, openai, none, or module:factory" in caught.value.hint

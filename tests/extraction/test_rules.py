@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from afterturn.extraction.facts import fact_id
+from afterturn.extraction.policy import FactPolicy
 from afterturn.extraction.rules import FACTS_PER_TURN_MAX, RuleExtractor
 from afterturn.extraction.run import run_extraction
 from afterturn.extraction.validation import validate_extractor
 from afterturn.ports import MemoryExtractorPort
-from afterturn.records import MemoryLayer
+from afterturn.records import MemoryLayer, Source
 from tests.extraction.turns import SAID_AT, SCOPE, facts, records, request, turn
 
 SAID = [
@@ -256,24 +258,79 @@ async def test_a_name_is_kept_on_one_line() -> None:
 
 
 async def test_records_are_complete() -> None:
-    """Ids are the turn's, numbered from one; the rest is the turn's or the kind's."""
+    """Ids are those of the facts; the rest is the turn's or the kind's."""
     home, trip = await records(turn("I live in Oslo. I'm flying to Rome next Friday."))
-    assert (home.record_id, trip.record_id) == ("fact:t-1:1", "fact:t-1:2")
+    assert home.record_id == fact_id(home.text, ("the user", "home"))
+    assert trip.record_id == fact_id(trip.text)
     assert (home.layer, trip.layer) == (MemoryLayer.SEMANTIC, MemoryLayer.PROSPECTIVE)
-    assert home.metadata == {"kind": "place", "speaker": "user"}
+    assert home.metadata == {
+        "kind": "place",
+        "speaker": "user",
+        "subject": "the user",
+        "attribute": "home",
+    }
+    assert trip.metadata == {"kind": "plan", "speaker": "user"}
     for record in (home, trip):
         assert record.scope_path == SCOPE.path
         assert record.origin == "extracted"
         assert record.occurred_at == SAID_AT
         assert record.recorded_at is None
-        assert record.sources == ()
+        assert record.sources == (Source(turn_id="t-1", turn_path=SCOPE.path),)
         assert 0 < record.importance < 1
 
 
-async def test_the_longest_turn_id_fits() -> None:
-    """Record ids stay within their limit for every turn id that is allowed."""
-    (record,) = await records(turn("I live in Oslo", turn_id="t" * 160))
-    assert record.record_id == f"fact:{'t' * 160}:1"
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("I live in Oslo", "Actually, I moved to Bergen last week."),
+        ("I'm based in Oslo", "We've just moved from Oslo to Bergen"),
+        ("I live near Oslo", "I now live in Bergen"),
+        ("I work at a bank", "I got a new job at the harbour"),
+        ("I work as a nurse", "I'm working as a teacher now"),
+        ("I'm 31 years old", "I'm 32"),
+        ("My favourite colour is blue", "These days my favorite colour is green"),
+        ("I'm single", "We got married in May"),
+        ("I'm a vegetarian", "I'm no longer vegetarian"),
+        ("I'm vegetarian", "I've gone vegan"),
+        ("My birthday is on 3 May", "Correction: my birthday is on 4 May"),
+    ],
+)
+async def test_a_later_value_replaces_an_earlier_one(first: str, second: str) -> None:
+    """Of what everybody has one at a time both statements have one id, and different words."""
+    (before,), (after,) = await records(turn(first)), await records(turn(second))
+    assert before.record_id == after.record_id
+    assert before.text != after.text
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("I love jazz", "I love opera"),
+        ("I'm from Oslo", "I live in Bergen"),
+        ("I'm allergic to nuts", "I'm allergic to cats"),
+        ("My sister Anna lives in Oslo", "My sister Mia lives in Bergen"),
+        ("My favourite colour is blue", "My favourite band is Abba"),
+        ("I speak French", "I speak Greek"),
+    ],
+)
+async def test_what_one_can_have_several_of_stays_side_by_side(first: str, second: str) -> None:
+    """Another one of the kind contradicts nothing."""
+    found = [*await records(turn(first)), *await records(turn(second))]
+    assert len({record.record_id for record in found}) == len(found) >= 2
+
+
+async def test_facts_of_two_people_are_kept_apart() -> None:
+    """Where both have names each has a home."""
+    said = turn("I live in Oslo", "I live in Bergen", names=["Nora", "Mia"])
+    assert len({record.record_id for record in await records(said)}) == 2
+
+
+async def test_facts_go_where_the_policy_says() -> None:
+    """To an ancestor, and to the layers that are allowed."""
+    policy = FactPolicy(level=2, layers=(MemoryLayer.EPISODIC,))
+    answer = await RuleExtractor(policy).extract(request(turn("I live in Oslo")))
+    (record,) = answer.records
+    assert (record.scope_path, record.layer) == (SCOPE.ancestor(2).path, MemoryLayer.EPISODIC)
 
 
 async def test_said_ten_times_counts_once() -> None:
@@ -292,16 +349,13 @@ async def test_at_most_twenty_facts_the_important_ones_in_order() -> None:
         "The user is allergic to nuts",
         "The user lives in Oslo",
     ]
-    assert [each.record_id for each in found] == [f"fact:t-1:{n}" for n in range(1, 21)]
+    assert len({each.record_id for each in found}) == FACTS_PER_TURN_MAX
 
 
 async def test_several_turns_keep_their_own_sources() -> None:
     """A fact of one turn must go when that turn is erased, whatever else was in the request."""
     found = await records(turn("I live in Oslo"), turn("I love jazz", turn_id="t-2"))
-    assert [(r.record_id, [s.turn_id for s in r.sources]) for r in found] == [
-        ("fact:t-1:1", ["t-1"]),
-        ("fact:t-2:1", ["t-2"]),
-    ]
+    assert [[s.turn_id for s in r.sources] for r in found] == [["t-1"], ["t-2"]]
 
 
 async def test_the_same_turn_gives_the_same_records() -> None:

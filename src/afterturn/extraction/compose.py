@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final, cast
 
 from afterturn.errors import ConfigurationError
+from afterturn.extraction.policy import FactPolicy
 from afterturn.extraction.rules import RuleExtractor
+from afterturn.extraction.service import MemoryExtractionService
 from afterturn.extraction.validation import validate_extractor
 from afterturn.plugins import load_factory
 from afterturn.ports import MemoryExtractorPort
@@ -20,17 +22,14 @@ def compose_extractor(settings: Settings) -> MemoryExtractorPort | None:
     if name == "none":
         return None
     if name == "rules":
-        return RuleExtractor()
-    if name.partition(":")[0] == "openai":
-        raise ConfigurationError(
-            f"{SETTING}={name} is not in this release",
-            hint="Use rules, none, or module:factory with an extractor of your own.",
-        )
+        return RuleExtractor(FactPolicy.from_settings(settings))
+    if name == "openai":
+        return MemoryExtractionService.from_settings(settings)
     if ":" not in name:
         raise ConfigurationError(
             f"{SETTING} names no extractor",
             detail=f"got {name[:80]!a}",
-            hint="Use rules, none, or module:factory.",
+            hint="Use rules, openai, none, or module:factory.",
         )
     extractor = load_factory(name, setting=SETTING)
     validate_extractor(extractor)

@@ -61,6 +61,7 @@ RULES: Final = (
         HEALTH,
         rf"{AM}{ADVERBS}(?: (?:severely|deathly|very|highly|mildly))? allergic to {REST}",
         rf"{AM}{ADVERBS}(?: an?)?(?: (?:strict|lifelong|practi[cs]ing))? {v.TRAIT}.*",
+        rf"{PAST} (?:gone|become|became|went|turned)(?: an?)? {v.TRAIT}.*",
         rf"{HAVE}(?: an?)?(?: \w+){{0,3}} {v.CONDITION}.*",
         rf"{SELF}(?: was| were| got|'ve been| have been) diagnosed with {REST}",
         rf"(?:{AM}{ADVERBS} on|{SELF}{ADVERBS} follow) an? (?:[\w-]+ ){{1,3}}diet\b.*",

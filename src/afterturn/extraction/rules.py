@@ -3,8 +3,9 @@
 It finds what people say of themselves in so many words: names, where they live, work, family and
 pets, likes, diet and health, plans with a date, what they ask to have remembered, what is no
 longer so. It understands nothing: irony, hints, other people's news, other languages and most
-long sentences pass it by, and it cannot tell that a fact replaces an earlier one. Use a model for
-that. What it finds, it words so that the sentence stands alone.
+long sentences pass it by. That a fact replaces an earlier one it knows of a few things only, of
+which everybody has one at a time (`attributes`). Use a model for more. What it finds, it words so
+that the sentence stands alone.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from afterturn.extraction import patterns
+from afterturn.extraction.attributes import attribute_of
+from afterturn.extraction.facts import ATTRIBUTE, SUBJECT, fact_id, fact_key
 from afterturn.extraction.patterns import Kind
+from afterturn.extraction.policy import FactPolicy
 from afterturn.extraction.retelling import Speaker, retell
+from afterturn.extraction.run import EXTRACTED_ORIGIN
 from afterturn.extraction.sentences import clauses, pieces, statements
 from afterturn.records import MemoryRecord, Source
 from afterturn.records import Speaker as Side
@@ -47,6 +52,8 @@ class _Fact:
     kind: Kind
     text: str
     side: Side
+    speaker: str
+    attribute: str | None = None
 
 
 class RuleExtractor:
@@ -57,32 +64,31 @@ class RuleExtractor:
     pieces of a long text.
     """
 
+    def __init__(self, policy: FactPolicy | None = None) -> None:
+        self._policy = policy or FactPolicy()
+
     async def extract(self, request: ExtractionRequest) -> ExtractionResult:
         """Facts of each turn, in the order of what was said."""
-        records: list[MemoryRecord] = []
-        for turn in request.turns:
-            facts = await _facts(turn)
-            # One turn's facts get their source from the request; several turns' would get all.
-            source = Source(turn_id=turn.turn_id, turn_path=turn.scope.path)
-            sources = (source,) if len(request.turns) > 1 else ()
-            records += [_record(turn, n, fact, sources) for n, fact in enumerate(facts, start=1)]
+        records = [
+            self._record(turn, fact) for turn in request.turns for fact in await _facts(turn)
+        ]
         return ExtractionResult(records=tuple(records))
 
-
-def _record(
-    turn: FinishedTurn, number: int, fact: _Fact, sources: tuple[Source, ...]
-) -> MemoryRecord:
-    return MemoryRecord(
-        record_id=f"fact:{turn.turn_id}:{number}",
-        text=fact.text,
-        scope_path=turn.scope.path,
-        layer=fact.kind.layer,
-        origin="extracted",
-        metadata={"kind": fact.kind.name, "speaker": fact.side},
-        importance=fact.kind.importance,
-        occurred_at=turn.occurred_at,
-        sources=sources,
-    )
+    def _record(self, turn: FinishedTurn, fact: _Fact) -> MemoryRecord:
+        about = {SUBJECT: fact.speaker, ATTRIBUTE: fact.attribute} if fact.attribute else {}
+        layer = self._policy.layer(fact.kind.layer)
+        record = MemoryRecord(
+            record_id="fact",
+            text=fact.text,
+            scope_path=self._policy.scope(turn.scope, layer).path,
+            layer=layer,
+            origin=EXTRACTED_ORIGIN,
+            metadata={"kind": fact.kind.name, "speaker": fact.side, **about},
+            importance=fact.kind.importance,
+            occurred_at=turn.occurred_at,
+            sources=(Source(turn_id=turn.turn_id, turn_path=turn.scope.path),),
+        )
+        return record.model_copy(update={"record_id": fact_id(fact.text, fact_key(record))})
 
 
 async def _facts(turn: FinishedTurn) -> list[_Fact]:
@@ -128,7 +134,7 @@ def _facts_said(piece: str, side: Side, speaker: Speaker) -> Iterator[_Fact]:
             for kind, words in _stated(statement, speaker):
                 told = _told(words, kind, speaker)
                 if told:
-                    yield _Fact(kind, told, side)
+                    yield _Fact(kind, told, side, speaker.name, attribute_of(words))
 
 
 def _stated(statement: str, speaker: Speaker) -> Iterator[tuple[Kind, str]]:

@@ -73,12 +73,13 @@ def clauses(statement: str) -> Iterator[str]:
         start = following
 
 
-def pieces(text: str) -> Iterator[str]:
-    """The text in parts of at most `PIECE_CHARACTERS`, cut between lines, sentences or words."""
+def pieces(text: str, characters: int = PIECE_CHARACTERS) -> Iterator[str]:
+    """The text in parts of at most so many characters, cut between lines, sentences or words."""
     start = 0
-    while len(text) - start > PIECE_CHARACTERS:
-        limit = start + PIECE_CHARACTERS
-        cuts = (text.rfind(mark, limit - _PIECE_OVERHANG, limit) for mark in ("\n", ". ", " "))
+    overhang = min(_PIECE_OVERHANG, characters // 4)
+    while len(text) - start > characters:
+        limit = start + characters
+        cuts = (text.rfind(mark, limit - overhang, limit) for mark in ("\n", ". ", " "))
         end = next((cut + 1 for cut in cuts if cut > start), limit)
         yield text[start:end]
         start = end

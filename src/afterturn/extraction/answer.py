@@ -1,0 +1,107 @@
+"""The facts in a model's answer, whatever it has put around them.
+
+Thoughts, fences, prose before and after, another name for the list, and an end that was cut off
+are all survived; each try is bounded, so that a long answer costs what its length costs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+ANSWER_CHARACTERS_MAX: Final = 1 << 20
+_STARTS_MAX: Final = 50
+_DEPTH_MAX: Final = 4
+
+_THOUGHT: Final = re.compile(r"<(think|thinking|thought|reasoning)>.*?</\1>", re.DOTALL)
+_THOUGHT_END: Final = re.compile(r"</(?:think|thinking|thought|reasoning)>")
+_START: Final = re.compile(r"[\[{]")
+_DECODER: Final = json.JSONDecoder(strict=False)
+_TEXT_KEYS: Final = ("text", "fact", "content", "memory", "statement")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Facts as the model wrote them, unjudged. `is_cut`: its end was missing."""
+
+    facts: tuple[dict[str, Any], ...]
+    is_cut: bool = False
+
+
+def read_answer(text: str) -> Answer | None:
+    """The facts of an answer; `None` where it holds no list of facts."""
+    text = _THOUGHT.sub("", text[:ANSWER_CHARACTERS_MAX])
+    *_, text = _THOUGHT_END.split(text)  # thoughts whose beginning the server has cut off
+    starts = [match.start() for match in _START.finditer(text)][:_STARTS_MAX]
+    passed = 0
+    empty: Answer | None = None
+    for start in starts:
+        if start < passed:
+            continue
+        try:
+            value, passed = _DECODER.raw_decode(text, start)
+        except (json.JSONDecodeError, RecursionError):
+            continue
+        facts = _facts_in(value)
+        if facts:
+            return Answer(tuple(facts))
+        if facts is not None and empty is None:
+            empty = Answer(())
+    return _cut_off(text, starts) or empty
+
+
+def _facts_in(value: Any, depth: int = 0) -> list[dict[str, Any]] | None:
+    """The first list of facts in a JSON value, under whatever name."""
+    if isinstance(value, list):
+        facts = [fact for fact in map(_fact, value) if fact is not None]
+        return facts if facts or not value else None
+    if not isinstance(value, dict) or depth == _DEPTH_MAX:
+        return None
+    if not value:
+        return []
+    empty = None
+    for each in value.values():
+        if isinstance(each, (list, dict)):
+            found = _facts_in(each, depth + 1)
+            if found:
+                return found
+            empty = found if found is not None else empty
+        elif isinstance(each, str) and each.lstrip().startswith(("{", "[")):
+            inner = read_answer(each) if depth == 0 else None  # arguments, encoded once more
+            if inner is not None and inner.facts:
+                return list(inner.facts)
+    if empty is None and _fact(value) is not None:
+        return [value]  # a single fact without its list
+    return empty
+
+
+def _fact(value: Any) -> dict[str, Any] | None:
+    if isinstance(value, str) and value.strip():
+        return {"text": value}
+    if isinstance(value, dict):
+        for key in _TEXT_KEYS:
+            if isinstance(value.get(key), str):
+                return {**value, "text": value[key]}
+    return None
+
+
+def _cut_off(text: str, starts: list[int]) -> Answer | None:
+    """The whole facts of a list that never ends."""
+    for start in starts:
+        if text[start] != "[":
+            continue
+        facts = []
+        at = start + 1
+        while match := re.compile(r"[\s,]*(?=\{)").match(text, at):
+            try:
+                value, at = _DECODER.raw_decode(text, match.end())
+            except (json.JSONDecodeError, RecursionError):
+                break
+            fact = _fact(value)
+            if fact is not None:
+                facts.append(fact)
+        if facts:
+            return Answer(tuple(facts), is_cut=True)
+    return None
