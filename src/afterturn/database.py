@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
@@ -48,12 +48,24 @@ _WARM_MAX = 2
 
 
 class Database:
-    """An asyncpg pool that is opened late and hands out connections with bounded waits."""
+    """An asyncpg pool that is opened late and hands out connections with bounded waits.
 
-    def __init__(self, url: str, settings: Settings, *, pool_size: int) -> None:
+    `revive` may bring a server back that is not there; it is called in a thread and may block for
+    `connect_timeout_seconds`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        settings: Settings,
+        *,
+        pool_size: int,
+        revive: Callable[[], None] | None = None,
+    ) -> None:
         self._url = url
         self._settings = settings
         self._pool_size = pool_size
+        self._revive = revive
         self._pool: asyncpg.Pool[Any] | None = None
         self._opening = asyncio.Lock()
         self._warm: list[asyncpg.pool.PoolConnectionProxy[Any]] = []
@@ -113,9 +125,19 @@ class Database:
             await pool.release(connection)
         self._waiting += 1
         try:
-            return await pool.acquire(timeout=self._settings.connect_timeout_seconds)
+            return await self._acquire(pool)
         finally:
             self._waiting -= 1
+
+    async def _acquire(self, pool: asyncpg.Pool[Any]) -> asyncpg.pool.PoolConnectionProxy[Any]:
+        timeout = self._settings.connect_timeout_seconds
+        try:
+            return await pool.acquire(timeout=timeout)
+        except (ConnectionError, FileNotFoundError):  # nobody listens, or there is no socket
+            if self._revive is None:
+                raise
+        await asyncio.to_thread(self._revive)
+        return await pool.acquire(timeout=timeout)
 
     async def _give_back(
         self, pool: asyncpg.Pool[Any], connection: asyncpg.pool.PoolConnectionProxy[Any]

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal, Protocol, Self, cast
 
 from afterturn.database import Database
@@ -35,7 +36,7 @@ from afterturn.retrieval.gated import GatedSource
 from afterturn.retrieval.service import PostgresRetrieval
 from afterturn.schedules import Schedule, Schedules
 from afterturn.scope import MemoryScope
-from afterturn.servers import Servers, find_servers, leave_servers
+from afterturn.servers import Servers, find_servers, leave_servers, revive_servers
 from afterturn.settings import Settings
 from afterturn.status import MemoryStatus, open_jobs, outstanding, read_status
 from afterturn.tickets import read_outcome
@@ -200,7 +201,12 @@ class PostgresParts:
             undo.callback(leave_servers, servers)
             if servers.database_is_embedded:
                 await migrate(servers.database_url, settings)
-            database = Database(servers.database_url, settings, pool_size=settings.pool_size)
+            database = Database(
+                servers.database_url,
+                settings,
+                pool_size=settings.pool_size,
+                revive=partial(revive_servers, servers, settings),
+            )
             undo.push_async_callback(database.close)
             await database.open()
             async with database.connection() as conn:

@@ -38,6 +38,14 @@ def find_servers(settings: Settings) -> Servers:
     return Servers(database_url, broker_url, need_database, settings.home)
 
 
+def revive_servers(servers: Servers, settings: Settings) -> None:
+    """Have an embedded database started again whose supervisor was killed; blocks until it is."""
+    if servers.database_is_embedded and servers.embedded_home is not None:
+        from afterturn import embedded
+
+        embedded.revive(servers.embedded_home, timeout_seconds=settings.connect_timeout_seconds)
+
+
 def leave_servers(servers: Servers) -> None:
     """Give embedded servers back; after their last user they stop by themselves."""
     if servers.embedded_home is not None:

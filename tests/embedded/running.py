@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -43,6 +44,23 @@ def is_gone(pid: int | None) -> bool:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
+
+
+def all_gone(servers: EmbeddedServers) -> bool:
+    """Whether neither supervisor nor server runs any more."""
+    return all(
+        is_gone(pid) for pid in (servers.supervisor_pid, servers.postgres_pid, servers.valkey_pid)
+    )
+
+
+def remove(home: Path) -> None:
+    """Delete it under its servers, which may make a file meanwhile: then once more."""
+
+    def is_removed() -> bool:
+        shutil.rmtree(home, ignore_errors=True)
+        return not home.exists()
+
+    wait_until(is_removed, "the home was removed")
 
 
 def execute(servers: EmbeddedServers, *statements: str) -> Any:

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from afterturn import embedded
-from afterturn.embedded import EmbeddedServers
 from afterturn.embedded.home import Home
 
-from .running import execute, is_gone, send, wait_until
+from .running import all_gone, execute, is_gone, remove, send, wait_until
 
 
 @pytest.fixture
@@ -112,20 +111,3 @@ def test_a_neighbour_with_a_longer_name_is_left_alone(home: Path) -> None:
     finally:
         embedded.stop(neighbour)
         shutil.rmtree(neighbour)
-
-
-def all_gone(servers: EmbeddedServers) -> bool:
-    """Whether neither supervisor nor server runs any more."""
-    return all(
-        is_gone(pid) for pid in (servers.supervisor_pid, servers.postgres_pid, servers.valkey_pid)
-    )
-
-
-def remove(home: Path) -> None:
-    """Delete it under its servers, which may make a file meanwhile: then once more."""
-
-    def is_removed() -> bool:
-        shutil.rmtree(home, ignore_errors=True)
-        return not home.exists()
-
-    wait_until(is_removed, "the home was removed")

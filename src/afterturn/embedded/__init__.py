@@ -15,8 +15,17 @@ if sys.platform == "win32":
     )
 
 # What follows needs a POSIX system.
-from afterturn.embedded.client import EmbeddedServers, ensure, keep, release, status
+from afterturn.embedded.client import EmbeddedServers, ensure, keep, release, revive, status
 from afterturn.embedded.stopping import stop
 from afterturn.embedded.urls import redis_client_url
 
-__all__ = ["EmbeddedServers", "ensure", "keep", "redis_client_url", "release", "status", "stop"]
+__all__ = [
+    "EmbeddedServers",
+    "ensure",
+    "keep",
+    "redis_client_url",
+    "release",
+    "revive",
+    "status",
+    "stop",
+]

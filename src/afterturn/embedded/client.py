@@ -72,6 +72,19 @@ def release(home: Path | str) -> None:
             claims.drop_all()
 
 
+def revive(home: Path | str, *, timeout_seconds: float) -> None:
+    """Have PostgreSQL started again, and what else is held, if the supervisor was killed.
+
+    A supervisor that lives is left to it, and in a home that was removed nothing is begun anew.
+    Raises as `ensure` does.
+    """
+    place = Home(home)
+    if not place.locks.is_dir() or place.is_supervised():
+        return
+    ensure(home, valkey=False, timeout_seconds=timeout_seconds)
+    release(home)  # what this process held before keeps them
+
+
 def status(home: Path | str) -> EmbeddedServers | None:
     """What answers now, or `None` when no supervisor lives. Starts and keeps nothing."""
     place = Home(home)
