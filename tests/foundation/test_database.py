@@ -230,3 +230,29 @@ async def test_rows_come_with_json_as_objects(database: Database) -> None:
     assert row["v"] == value
     assert (await database.row("select $1::jsonb as v", value))["v"] == value
     assert await database.row_or_none("select 1 where false") is None
+
+
+async def test_connections_kept_at_hand_serve_all_who_wait(database_url: str) -> None:
+    """More callers than connections, again and again: none waits in vain, none gets another's."""
+    pool = Database(database_url, Settings(connect_timeout_seconds=5.0), pool_size=2)
+
+    async def use(number: int) -> None:
+        for _ in range(20):
+            async with pool.connection() as connection, connection.transaction():
+                await connection.execute("select set_config('test.me', $1, true)", str(number))
+                assert await connection.fetchval("select current_setting('test.me')") == str(number)
+
+    await asyncio.gather(*(use(number) for number in range(12)))
+    await pool.close()
+    await pool.close()
+
+
+async def test_a_cancelled_statement_does_not_come_back_to_the_next(quick: Database) -> None:
+    """A connection whose statement was cancelled goes through the pool, which waits for its end."""
+    async with asyncio.timeout(5):
+        running = asyncio.create_task(quick.value("select pg_sleep(0.2), 1"))
+        await asyncio.sleep(0.05)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert await quick.value("select 2") == 2
