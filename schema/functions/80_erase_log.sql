@@ -60,17 +60,18 @@ language sql stable as $$
 $$;
 
 -- What an entry says beyond its scope, so that a restored database can be brought after it: what
--- became of what was learned, the hashes of what was named, the entry that this erase repeats.
+-- became of what was learned, and the hashes of what was named. An erase that repeats another says
+-- what that one said (`logged`), and which it was.
 create or replace function afterturn.erase_detail(p_path text, p_request jsonb) returns jsonb
 language sql stable as $$
     select jsonb_strip_nulls(jsonb_build_object(
         'derived', p_request -> 'derived',
-        'replays', p_request -> 'replays',
         'session', afterturn.named_key(p_path, 'session', p_request -> 'named' ->> 'session'),
         'turns', (select jsonb_agg(afterturn.named_key(p_path, 'turn', n) order by n)
             from jsonb_array_elements_text(p_request -> 'named' -> 'turn_ids') n),
         'records', (select jsonb_agg(afterturn.named_key(p_path, 'record', n) order by n)
             from jsonb_array_elements_text(p_request -> 'named' -> 'record_ids') n)))
+        || coalesce(p_request -> 'logged', '{}')
 $$;
 
 -- What tells this installation from any other, without its key.

@@ -13,6 +13,7 @@ import click
 from afterturn.cli import (
     conversations,
     demo,
+    erase_log,
     export,
     fleet,
     jobs,
@@ -83,5 +84,9 @@ for _command in (
     lifecycle.flush,
     lifecycle.forget,
     schedule.schedule,
+    erase_log.erased,
+    erase_log.erase_log,
+    erase_log.verify_erase_log,
+    erase_log.replay_erasures,
 ):
     main.add_command(_command)
