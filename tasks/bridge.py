@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from celery import shared_task
 
+from afterturn import metrics
 from afterturn.jobs.names import RELEASE, Kind
 
 logger = logging.getLogger(__name__)
@@ -85,6 +86,7 @@ def _are_ids(value: object) -> bool:
 
 def _ignore(what: str, reason: str) -> str:
     ignored[reason] += 1
+    metrics.IGNORED.labels(reason).inc()
     logger.warning("%s ignored: %s (%d so far in this process)", what, reason, ignored[reason])
     return f"ignored: {reason}"
 

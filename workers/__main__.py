@@ -12,14 +12,12 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from afterturn.errors import AfterturnError, ConfigurationError
 from afterturn.fleet import EXIT_MISCONFIGURED, EXIT_UNAVAILABLE, queue_names, with_servers
 from afterturn.jobs.names import ALL_QUEUES
 from afterturn.settings import PREFIX, Settings
-
-_ROLES: Final = ("worker", "beat", "flower")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _worker(settings, options)
         if options.role == "beat":
             return _beat(settings)
+        if options.role == "metrics":
+            return _metrics(settings, options.directory)
         return _flower(settings)
     except AfterturnError as error:
         print(f"afterturn {options.role}: {error}", file=sys.stderr, flush=True)
@@ -46,7 +46,10 @@ def _parser() -> argparse.ArgumentParser:
     worker.add_argument("--concurrency", type=int)
     worker.add_argument("--name")
     worker.add_argument("--ready-file", type=Path)
+    worker.add_argument("--metrics-port", type=int)
     roles.add_parser("beat")
+    metrics = roles.add_parser("metrics")
+    metrics.add_argument("--directory", type=Path, required=True)
     roles.add_parser("flower")
     return parser
 
@@ -58,8 +61,13 @@ def _hand_down(settings: Settings) -> None:
 
 
 def _worker(settings: Settings, options: argparse.Namespace) -> int:
+    from workers import metering
+
     queues = queue_names(options.queues)
     _hand_down(settings)
+    if options.metrics_port is not None:
+        settings = settings.model_copy(update={"metrics_port": options.metrics_port})
+    metering.start(settings)
     # The extractor may live in the application's directory; its own `tasks` must not win.
     sys.path.append(str(Path.cwd()))
 
@@ -73,7 +81,7 @@ def _worker(settings: Settings, options: argparse.Namespace) -> int:
     check_parts(settings)
     app = build_app(settings)
     shutdown.install()
-    logs.quieten()
+    logs.install(settings)
     if (ready_file := options.ready_file) is not None:
 
         def on_ready(**_: Any) -> None:
@@ -101,8 +109,15 @@ def _beat(settings: Settings) -> int:
     from workers.app import build_app
     from workers.beat import run_beat
 
-    logs.quieten()
+    logs.install(settings)
     run_beat(build_app(settings))
+    return 0
+
+
+def _metrics(settings: Settings, directory: Path) -> int:
+    from afterturn.metrics.exporter import serve
+
+    serve(settings, directory)
     return 0
 
 

@@ -1,15 +1,21 @@
-"""What workers log: codes and names, never what a message or a task held."""
+"""What workers and beat log, and how: codes and names, never what a message or a task held."""
 
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Any, Final
+
+from celery import signals
 
 from afterturn.jobs.names import SWEEP_TASK
+from afterturn.logs import formatter
+from afterturn.settings import Settings
 
 # Celery logs the whole message when it cannot use one.
 _CONSUMER: Final = "celery.worker.consumer.consumer"
-_NOISY: Final = ("celery.worker.strategy", "celery.app.trace")
+# One line a message when it comes, beside the one when it is done.
+_ARRIVALS: Final = "celery.worker.strategy"
+_NOISY: Final = (_ARRIVALS, "celery.app.trace")
 _IDLE_RESULT: Final = "'rang 0'"
 
 
@@ -47,8 +53,21 @@ class _WithoutTracebacks(logging.Filter):
         return True
 
 
-def quieten() -> None:
-    """Install the filters; in the parent, before the pool forks."""
+def install(settings: Settings) -> None:
+    """Install filters and the format of AFTERTURN_LOG_FORMAT; in the parent, before it forks."""
+    _quieten()
+    chosen = formatter(settings.log_format)
+
+    def on_setup(logger: logging.Logger, **_: Any) -> None:
+        for handler in logger.handlers:
+            handler.setFormatter(chosen)
+
+    signals.after_setup_logger.connect(on_setup, weak=False)
+    signals.after_setup_task_logger.connect(on_setup, weak=False)
+
+
+def _quieten() -> None:
+    logging.getLogger(_ARRIVALS).setLevel(logging.WARNING)
     logging.getLogger("celery.beat").addFilter(_WithoutTracebacks())
     logging.getLogger(_CONSUMER).addFilter(_WithoutMessages())
     for name in _NOISY:

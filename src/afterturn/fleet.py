@@ -90,6 +90,7 @@ def worker_command(
     *,
     settings: Settings | None = None,
     ready_file: Path | None = None,
+    metrics_port: int | None = None,
 ) -> FleetCommand:
     """A worker for these queues; `ready_file` appears once it consumes."""
     options = ["worker", "--queues", ",".join(queue_names(queues))]
@@ -99,6 +100,8 @@ def worker_command(
         options += ["--name", name]
     if ready_file is not None:
         options += ["--ready-file", str(ready_file)]
+    if metrics_port is not None:
+        options += ["--metrics-port", str(metrics_port)]
     return _command(options, settings)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 
 from platformdirs import user_data_path
 from pydantic import Field, SecretStr, ValidationError, field_validator
@@ -170,6 +170,18 @@ class Settings(BaseSettings):
     flower_basic_auth: SecretStr | None = Field(
         default=None,
         description="`user:password` for Flower; required on any address but loopback.",
+    )
+    metrics_address: str = Field(
+        default="127.0.0.1", description="Where a worker serves its metrics."
+    )
+    metrics_port: int = Field(
+        default=0,
+        ge=0,
+        le=65_535,
+        description="The port for that; 0: none are served. `up` takes three in a row.",
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="How workers and beat write their log: `text` or `json`."
     )
     worker_concurrency: int = Field(
         default=2, ge=1, le=64, description="Processes of each Celery worker."

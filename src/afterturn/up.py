@@ -35,7 +35,8 @@ from afterturn.jobs.names import EXTRACT_QUEUE, LIFECYCLE_QUEUE, RECORD_QUEUE, S
 from afterturn.processes import Child, Launch, stop_all
 from afterturn.settings import Settings
 
-# Slow extraction shares no process with erasing, nor with recording.
+# Slow extraction shares no process with erasing, nor with recording. Each serves its metrics on a
+# port of its own, from AFTERTURN_METRICS_PORT on.
 WORKERS: Final[dict[str, tuple[str, ...]]] = {
     "record": (RECORD_QUEUE,),
     "extract": (EXTRACT_QUEUE,),
@@ -137,9 +138,17 @@ class _Fleet:
 
     def start(self, *, flower: bool) -> None:
         count = self.settings.worker_concurrency
-        for name, queues in WORKERS.items():
+        first_port = self.settings.metrics_port
+        for at, (name, queues) in enumerate(WORKERS.items()):
             file = self.logs / f"{name}.ready"
-            command = worker_command(queues, count, name, settings=self.settings, ready_file=file)
+            command = worker_command(
+                queues,
+                count,
+                name,
+                settings=self.settings,
+                ready_file=file,
+                metrics_port=first_port + at if first_port else 0,
+            )
             self._add(name, command, file.exists, file)
         self._add("beat", beat_command(settings=self.settings), lambda: True)
         if flower:

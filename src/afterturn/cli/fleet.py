@@ -49,8 +49,19 @@ def up(flower: bool, as_json: bool) -> None:
     help="Processes of this worker.  [default: AFTERTURN_WORKER_CONCURRENCY, 2]",
 )
 @click.option("--name", help="What Flower calls it.  [default: worker and its process id]")
-def worker(queues: str, concurrency: int | None, name: str | None) -> None:
-    """Run one worker in the foreground, until SIGTERM."""
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    help="Where it serves metrics; 0: nowhere.  [default: AFTERTURN_METRICS_PORT, 0]",
+)
+def worker(
+    queues: str, concurrency: int | None, name: str | None, metrics_port: int | None
+) -> None:
+    """Run one worker in the foreground, until SIGTERM.
+
+    Exits with 78 when starting again will not help (a setting, a port that is taken), with 75 when
+    it may (a server that does not answer).
+    """
     from afterturn.errors import ConfigurationError
     from afterturn.fleet import execute, queue_names, worker_command
     from afterturn.settings import Settings
@@ -59,7 +70,11 @@ def worker(queues: str, concurrency: int | None, name: str | None) -> None:
         chosen = queue_names(queues)
     except ConfigurationError as error:
         raise click.BadParameter(str(error), param_hint="--queues") from None
-    execute(worker_command(chosen, concurrency, name, settings=Settings.load()))
+    execute(
+        worker_command(
+            chosen, concurrency, name, settings=Settings.load(), metrics_port=metrics_port
+        )
+    )
 
 
 @click.command(epilog=examples("afterturn beat"))

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from afterturn import metrics
 from afterturn.jobs.broker import APP_LOADER, celery_url, producer_settings
 from afterturn.jobs.names import QUEUES, RELEASE, TASKS, Kind
 from afterturn.settings import Settings
@@ -95,6 +96,7 @@ class _Line:
     def add(self, kind: Kind, ids: Sequence[int]) -> None:
         with self._changed:
             if self._closed or not self._thread_runs():
+                metrics.RINGS.labels("dropped").inc(len(ids))
                 self._dropped += len(ids)
                 return
             was_idle = self._count == 0
@@ -103,6 +105,7 @@ class _Line:
                 if number in waiting:
                     continue
                 if self._count >= self._settings.rings_max:
+                    metrics.RINGS.labels("dropped").inc()
                     self._dropped += 1
                     continue
                 waiting[number] = None
@@ -143,10 +146,12 @@ class _Line:
                 taken = self._connector.send(kind, ids)
             except Exception:  # noqa: BLE001 - whatever the client raises, the sweep rings again
                 self._connector.disconnect()
+                metrics.RINGS.labels("failed").inc(len(ids))
                 with self._changed:
                     self._failed += len(ids)
                     self._paused_until = time.monotonic() + random.uniform(*_PAUSE_SECONDS)
             else:
+                metrics.RINGS.labels("sent" if taken else "dropped").inc(len(ids))
                 with self._changed:
                     self._sent += len(ids) if taken else 0
                     self._dropped += 0 if taken else len(ids)
@@ -178,6 +183,7 @@ class _Line:
         return None
 
     def _forget_waiting(self) -> None:
+        metrics.RINGS.labels("dropped").inc(self._count)
         self._dropped += self._count
         self._count = 0
         self._waiting.clear()

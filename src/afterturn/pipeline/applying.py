@@ -43,9 +43,9 @@ class TurnApplier:
             if error.detail in _OUTAGES:
                 raise
             return await self._each(kind, turns, work, tally, error_code(error))
-        for verdict in applied.verdicts.values():
+        for job_id, verdict in applied.verdicts.items():
             if verdict != "again":
-                tally.applied(kind, verdict)
+                tally.applied(kind, verdict, job_id)
         for next_kind, ids in applied.next_jobs.items():
             self._rings.ring(next_kind, ids)
         return dict(applied.verdicts)
@@ -63,7 +63,8 @@ class TurnApplier:
             calls.setdefault(each.get("call", at), []).append(at)
         if len(calls) == 1:
             for turn in turns:
-                tally.failed(await self._ledger.fail_turn(turn.lease, code), code)
+                verdict = await self._ledger.fail_turn(turn.lease, code)
+                tally.failed(kind, verdict, code, turn.lease.job_id)
             return {}
         verdicts: dict[int, str] = {}
         for places in calls.values():

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
+from afterturn import metrics
 from afterturn.jobs.heartbeat import Heartbeat
 from afterturn.jobs.ledger import ClaimedTurn, Ledger
 from afterturn.jobs.names import Kind
@@ -68,6 +69,7 @@ class TurnBatches:
                     return
                 lost = await self._ledger.claim_turns(self._kind, [job_id], limit=1, lost=True)
                 if lost:
+                    metrics.TAKEOVERS.labels(self._kind).inc()
                     await self._work_on(lost, heartbeat, tally)
 
     async def _run_waiting(self, ids: Sequence[int], heartbeat: Heartbeat, tally: Tally) -> None:
@@ -104,7 +106,8 @@ class TurnBatches:
         leases = [turn.lease for turn in turns]
         heartbeat.hold(leases)
         try:
-            await self._step(turns, tally)
+            with tally.timed(self._kind):
+                await self._step(turns, tally)
         except asyncio.CancelledError:
             if self._stopping():
                 await self._ledger.release(leases)

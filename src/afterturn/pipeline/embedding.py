@@ -39,10 +39,8 @@ class EmbedStep:
             while not await self._batch(job, tally):
                 pass
         except AfterturnError as error:
-            tally.failed(
-                await self._ledger.fail_turn(job.lease, error_code(error)),
-                error_code(error),
-            )
+            verdict = await self._ledger.fail_turn(job.lease, error_code(error))
+            tally.failed("embed", verdict, error_code(error), job.lease.job_id)
 
     async def _batch(self, job: ClaimedJob, tally: Tally) -> bool:
         """One batch; True when the job has ended or is no longer ours."""
@@ -73,10 +71,12 @@ class EmbedStep:
         )
         if verdict == "erasing":
             await self._ledger.release([job.lease])
-            tally.add("erasing")
+            tally.applied("embed", "erasing", job.lease.job_id)
             return True
         if verdict == "lost":
-            tally.applied("embed", "lost")
+            tally.applied("embed", "lost", job.lease.job_id)
             return True
         tally.add("embedded", len(rows))
+        if last:
+            tally.done("embed", job.lease.job_id)
         return last

@@ -37,6 +37,5 @@ class ExpireStep:
             if row["gone"]:
                 tally.add("expired", row["gone"])
             if row["verdict"] != "more":
-                if row["verdict"] == "lost":
-                    tally.add("refused: lease lost")
+                tally.applied("expire", row["verdict"], job.lease.job_id)
                 return

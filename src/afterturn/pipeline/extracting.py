@@ -170,7 +170,7 @@ class ExtractionStep:
                 verdict = await self._ledger.give_up_turn(turn.lease, learned.reason)
             else:
                 verdict = await self._ledger.fail_turn(turn.lease, learned.reason)
-            tally.failed(verdict, "degraded")
+            tally.failed("extract", verdict, "degraded", turn.lease.job_id)
 
 
 def work_of(call: Call, learned: Extracted) -> list[dict[str, object]]:

@@ -79,7 +79,7 @@ class LifecycleStep:
                     assert_never(job.kind)
         except AfterturnError as error:
             verdict, _ = await self._ledger.fail_lifecycle(job.lease, error_code(error))
-            tally.failed(verdict, error_code(error))
+            tally.failed(job.kind, verdict, error_code(error), job.lease.job_id)
 
     async def _flush(self, job: ClaimedJob, tally: Tally) -> None:
         await self._record_first(job, tally)
@@ -96,7 +96,7 @@ class LifecycleStep:
             if row["embed_jobs"]:
                 self._rings.ring("embed", row["embed_jobs"])
             if row["verdict"] != "more":
-                tally.add("flushed" if row["verdict"] == "done" else row["verdict"])
+                tally.applied("flush", row["verdict"], job.lease.job_id)
                 return
 
     async def _record_first(self, job: ClaimedJob, tally: Tally) -> None:
@@ -138,7 +138,7 @@ class LifecycleStep:
                 self._ledger.lease_time,
             )
             if verdict != "busy":
-                tally.add("forgot" if verdict == "done" else "refused: lease lost")
+                tally.applied("forget", verdict, job.lease.job_id)
                 return
             tries += 1
             if tries == BUSY_BEFORE_INSISTING:

@@ -164,11 +164,13 @@ class Runner:
             if job is None:
                 return
             if not await self._accept_embedder():
-                verdict = await self._ledger.fail_turn(job.lease, "embedder differs")
-                tally.failed(verdict, "embedder differs")
+                with tally.timed("embed"):
+                    verdict = await self._ledger.fail_turn(job.lease, "embedder differs")
+                    tally.failed("embed", verdict, "embedder differs", job.lease.job_id)
                 continue
-            async with self._held(job.lease):
-                await self._embedding.embed(job, tally)
+            with tally.timed("embed"):
+                async with self._held(job.lease):
+                    await self._embedding.embed(job, tally)
 
     async def _run_lifecycle(self, job_id: int, tally: Tally) -> None:
         verdict, job, successor = await self._ledger.claim_lifecycle(job_id)
@@ -179,8 +181,9 @@ class Runner:
                 if successor is not None:
                     self._rings.ring("flush", [successor])
             return
-        async with self._held(job.lease):
-            await self._lifecycle.run(job, tally)
+        with tally.timed(job.kind):
+            async with self._held(job.lease):
+                await self._lifecycle.run(job, tally)
         await self._wake_waiters(job_id)
 
     @asynccontextmanager

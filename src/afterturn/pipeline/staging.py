@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from afterturn import metrics
 from afterturn.database import Database
 from afterturn.scope import MemoryScope
 
@@ -44,6 +46,7 @@ async def stage(database: Database, turn: StagedTurn, *, ring_after: timedelta) 
     `ring_after` is when the sweep may ring the job should the caller's own ring be lost. Raises
     `MemoryUnavailable` when the outcome is unknown: stage again with the same id.
     """
+    began = time.monotonic()
     row = await database.row(
         _STAGE,
         turn.scope.stored_path,
@@ -57,4 +60,6 @@ async def stage(database: Database, turn: StagedTurn, *, ring_after: timedelta) 
         turn.occurred_at,
         ring_after,
     )
+    metrics.STAGE_SECONDS.observe(time.monotonic() - began)
+    metrics.STAGED.labels(row["verdict"]).inc()
     return Staged(row["verdict"], row["record_job"])

@@ -25,6 +25,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from afterturn import metrics
 from afterturn.database import Connection, Database
 from afterturn.errors import ErasePending, ScopeViolation
 from afterturn.retrieval.cache import Owner, RetrievalCache
@@ -101,7 +102,9 @@ class Reader:
         async with self._database.connection() as connection:
             labels = await self._labels(connection, paths)
         held = self._held(paths, labels)
-        if None not in held:
+        is_hit = None not in held
+        metrics.CACHE_READS.labels("hit" if is_hit else "miss").inc()
+        if is_hit:
             return [entry for entry in held if entry is not None]
         return await self._load(paths, stale=[p for p, e in zip(paths, held, strict=True) if not e])
 

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from afterturn import metrics
 from afterturn.database import Database
 from afterturn.errors import AfterturnError
 from afterturn.intake import clean_text
@@ -100,7 +101,8 @@ class PostgresRetrieval:
         `dropped` accounts for all other records among the best `SCAN_BUDGET`. Raises
         `ErasePending` under a standing erase, else `MemoryUnavailable` without a database.
         """
-        return await self._answer(query, gated=True)
+        with metrics.RETRIEVE_SECONDS.time():
+            return await self._answer(query, gated=True)
 
     async def scan_candidates(self, query: MemoryQuery) -> RetrievalResult:
         """The best `SCAN_BUDGET` records before any gate but visibility; no limit is applied."""
