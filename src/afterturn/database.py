@@ -120,8 +120,11 @@ class Database:
     async def _take(self, pool: asyncpg.Pool[Any]) -> asyncpg.pool.PoolConnectionProxy[Any]:
         while self._warm:
             connection = self._warm.pop()
-            if not connection.is_closed():
-                return connection
+            try:
+                if not connection.is_closed():
+                    return connection
+            except asyncpg.InterfaceError:
+                continue  # the server ended it while it was kept, and the pool has taken it back
             await pool.release(connection)
         self._waiting += 1
         try:
