@@ -180,9 +180,9 @@ async def _schedules(desk: Desk) -> None:
     request = forget_request(derived="erase", requested_by=REQUESTER, reason=MARKER)
     await desk.value(schedule, CHAT.stored_path, request)
     cancelled = await desk.value(schedule, ALICE.stored_path, request)
-    await desk.value("select afterturn.cancel_schedule($1)", cancelled)
+    await desk.value("select id from afterturn.cancel_schedule($1)", cancelled)
     await desk.value(
-        "select afterturn.add_rule($1, 'semantic', 86400, null, null)", CHAT.stored_path
+        "select id from afterturn.add_rule($1, 'semantic', 86400, null, null)", CHAT.stored_path
     )
 
 

@@ -143,7 +143,7 @@ class Replay:
 
     async def _erase(self, placed: Placed, scope: MemoryScope) -> ReplayedErase:
         entry = placed.entry
-        job_id = await self._database.value(_UNDER_WAY, entry.hash)
+        job_id = await self._database.value(_UNDER_WAY, entry.replays or entry.hash)
         if job_id is None:
             request = await self._request(entry, scope)
             job_id = await self._lifecycle.enqueue("forget", scope, request)
@@ -185,5 +185,5 @@ class Replay:
 
 
 def _logged(entry: LogEntry) -> dict[str, Any]:
-    """What the entry said, and that it is repeated. A repetition's repetition is of the first."""
-    return {**entry.detail, "replays": entry.hash}
+    """What the entry said, and which erase is repeated: of a repetition, the first one."""
+    return {**entry.detail, "replays": entry.replays or entry.hash}
