@@ -8,6 +8,7 @@ never raises: an exception would put its text into logs, events and Flower. All 
 from __future__ import annotations
 
 import logging
+import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
@@ -31,6 +32,9 @@ class Work(Protocol):
 
     def sweep(self) -> str:
         """Ring for what is ready and was not rung lately."""
+
+    def probe(self, probe_id: uuid.UUID) -> str:
+        """Answer a probe."""
 
 
 Task: TypeAlias = Callable[..., str]
@@ -74,6 +78,18 @@ def sweep(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     if args:
         return _ignore("sweep", "arguments")
     return _guarded("sweep", lambda work: work.sweep())
+
+
+def probe(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Answer a probe; args are `[id]`, kwargs `{"release": …}`."""
+    if kwargs.get("release") != RELEASE:
+        return _ignore("probe", "release")
+    try:
+        (text,) = args
+        probe_id = uuid.UUID(text)
+    except (ValueError, TypeError, AttributeError):
+        return _ignore("probe", "ids")
+    return _guarded("probe", lambda work: work.probe(probe_id))
 
 
 def _are_ids(value: object) -> bool:

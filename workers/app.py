@@ -42,7 +42,13 @@ def build_app(settings: Settings) -> Any:
 def _worker_settings(settings: Settings) -> dict[str, Any]:
     ours = ":" not in settings.extractor + settings.embedder
     return {
-        "imports": ("tasks.turns", "tasks.lifecycle", "tasks.sweep", "workers.process"),
+        "imports": (
+            "tasks.turns",
+            "tasks.lifecycle",
+            "tasks.sweep",
+            "tasks.probe",
+            "workers.process",
+        ),
         "broker_transport_options": worker_transport(),
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,

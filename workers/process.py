@@ -8,7 +8,9 @@ So a worker can start before PostgreSQL does, and no connection ever crosses a f
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Coroutine, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from celery import signals
@@ -27,6 +29,7 @@ from workers.app import TASK_SECONDS
 from workers.loop import LoopThread
 
 _CLOSE_SECONDS = 5.0
+_ANSWER = "select afterturn.answer_probe($1, $2)"
 
 
 class WorkerProcess:
@@ -57,6 +60,14 @@ class WorkerProcess:
         """Ring for what waits."""
         return self._wait(self._runner.sweep())
 
+    def probe(self, probe_id: uuid.UUID) -> str:
+        """Answer in the database, with the time of this machine."""
+        return self._wait(self._answer(probe_id))
+
+    async def _answer(self, probe_id: uuid.UUID) -> str:
+        is_asked = await self._database.value(_ANSWER, probe_id, datetime.now(UTC))
+        return "answered" if is_asked else "nobody asked"
+
     def close(self) -> None:
         """Close connections and threads; bounded."""
         self._rings.close(1.0)
@@ -84,6 +95,10 @@ class LazyWork:
     def sweep(self) -> str:
         """See `tasks.bridge.Work`."""
         return self._here().sweep()
+
+    def probe(self, probe_id: uuid.UUID) -> str:
+        """See `tasks.bridge.Work`."""
+        return self._here().probe(probe_id)
 
     def close(self) -> None:
         """Close what this process made, if it made anything."""

@@ -33,8 +33,19 @@ select
         where finished_at is not null and not releasing and outcome = 'dead') as dead,
     (select count(*) from afterturn.erase_intents) as intents,
     (select count(*) from afterturn.memories where pending) as pending,
+    (select count(*) from afterturn.schedules
+        where outcome is null and kind = 'forget') as scheduled,
+    (select count(*) from afterturn.schedules
+        where outcome is null and kind in ('forget', 'expire')
+            and due_at <= afterturn.clock()) as due,
     (select max(version) from afterturn.migrations) as migration,
     current_setting('server_version') as postgresql
+"""
+_USAGE = """
+select coalesce(sum(calls), 0)::bigint as calls,
+    coalesce(sum(prompt_tokens), 0)::bigint as prompt_tokens,
+    coalesce(sum(completion_tokens), 0)::bigint as completion_tokens
+from afterturn.token_usage
 """
 # Two counts, each of a kind that has a partial index of its own.
 _OUTSTANDING = """
@@ -68,13 +79,35 @@ class KindStatus(Model):
     oldest_seconds: float = 0.0
 
 
+class ModelUsage(Model):
+    """What the extraction model was asked so far: calls, and tokens each way."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Trouble(Model):
+    """Something an operator has to look at, and the command to begin with."""
+
+    says: str
+    mend: str
+
+
 class MemoryStatus(Model):
-    """The ledger at one moment. `pending` counts records that wait for a flush."""
+    """The ledger at one moment. `pending` counts records that wait for a flush.
+
+    `scheduled` are erases to come, `due` schedules and rules whose time has come and that the next
+    sweep turns into jobs.
+    """
 
     jobs: dict[str, KindStatus] = Field(default_factory=dict)
     dead: int = 0
     standing_intents: int = 0
     pending: int = 0
+    scheduled: int = 0
+    due: int = 0
+    model: ModelUsage = ModelUsage()
     migration: int = 0
     postgresql: str = ""
 
@@ -83,11 +116,52 @@ class MemoryStatus(Model):
         """Unfinished jobs of every kind."""
         return sum(kind.waiting + kind.running + kind.lapsed for kind in self.jobs.values())
 
+    def troubles(self, oldest_seconds: float) -> list[Trouble]:
+        """What is wrong; an unfinished job older than `oldest_seconds` is. Empty: all is well."""
+        found = []
+        if self.dead:
+            found.append(
+                Trouble(
+                    says=f"{self.dead} jobs are dead",
+                    mend="afterturn jobs list --state dead, then afterturn jobs retry --dead",
+                )
+            )
+        for kind, jobs in sorted(self.jobs.items()):
+            found += _troubles_of(kind, jobs, oldest_seconds)
+        return found
+
+
+def _troubles_of(kind: str, jobs: KindStatus, oldest_seconds: float) -> list[Trouble]:
+    found = []
+    if jobs.stuck:
+        found.append(
+            Trouble(
+                says=f"{jobs.stuck} {kind} jobs are stuck",
+                mend=f"afterturn jobs list --state stuck --kind {kind}: it shows the reason",
+            )
+        )
+    if jobs.lapsed:
+        found.append(
+            Trouble(
+                says=f"{jobs.lapsed} {kind} jobs were left by a lost worker",
+                mend="afterturn doctor: whether workers and beat are at work; the sweep rings them",
+            )
+        )
+    if jobs.oldest_seconds > oldest_seconds:
+        found.append(
+            Trouble(
+                says=f"the oldest {kind} job has waited {jobs.oldest_seconds:.0f} s",
+                mend=f"afterturn jobs list --kind {kind}, and afterturn doctor",
+            )
+        )
+    return found
+
 
 async def read_status(database: Database) -> MemoryStatus:
     """Counts of everything; cheap enough for a prompt, not for a hot path."""
     kinds = await database.rows(_KINDS)
     totals = await database.row(_TOTALS)
+    usage = await database.row(_USAGE)
     return MemoryStatus(
         jobs={
             row["kind"]: KindStatus(
@@ -102,6 +176,9 @@ async def read_status(database: Database) -> MemoryStatus:
         dead=totals["dead"],
         standing_intents=totals["intents"],
         pending=totals["pending"],
+        scheduled=totals["scheduled"],
+        due=totals["due"],
+        model=ModelUsage(**dict(usage)),
         migration=totals["migration"],
         postgresql=totals["postgresql"],
     )

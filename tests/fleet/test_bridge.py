@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,6 +31,9 @@ class _Work:
     def sweep(self) -> str:
         return "rang 2"
 
+    def probe(self, probe_id: uuid.UUID) -> str:
+        return f"answered {probe_id}"
+
 
 @pytest.fixture
 def work() -> Iterator[_Work]:
@@ -45,6 +49,15 @@ def test_a_ring_reaches_the_work(work: _Work) -> None:
     assert bridge.ring("record", ([1, 2],), RELEASED) == "recorded 2"
     assert work.asked == [("record", [1, 2])]
     assert bridge.sweep((), RELEASED) == "rang 2"
+
+
+def test_a_probe_reaches_the_work_with_its_id_alone(work: _Work) -> None:
+    """Anything but one id and this release is ignored."""
+    probe_id = str(uuid.uuid4())
+    assert bridge.probe((probe_id,), RELEASED) == f"answered {probe_id}"
+    for args in ((), (MARKER,), (probe_id, probe_id), ([1],), (1,)):
+        assert bridge.probe(args, RELEASED) == "ignored: ids"
+    assert bridge.probe((probe_id,), {}) == "ignored: release"
 
 
 @pytest.mark.parametrize(

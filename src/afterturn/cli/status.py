@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
+import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +18,7 @@ from afterturn.cli.output import console, print_json, print_pairs
 
 if TYPE_CHECKING:
     from afterturn.settings import Settings
-    from afterturn.status import MemoryStatus
+    from afterturn.status import MemoryStatus, Trouble
 
 OLDEST_SECONDS = 300.0
 
@@ -28,22 +31,18 @@ class Report:
     broker: BrokerView
     embedded: dict[str, str]
 
-    def wrong(self, oldest_seconds: float) -> list[str]:
+    def wrong(self, oldest_seconds: float) -> list[Trouble]:
         """What an operator has to look at; empty when all is well."""
-        found = [f"{self.ledger.dead} jobs are dead"] if self.ledger.dead else []
-        for kind, jobs in self.ledger.jobs.items():
-            if jobs.stuck:
-                found.append(f"{jobs.stuck} {kind} jobs are stuck")
-            if jobs.lapsed:
-                found.append(f"{jobs.lapsed} {kind} jobs were left by a lost worker")
-            if jobs.oldest_seconds > oldest_seconds:
-                found.append(f"the oldest {kind} job has waited {jobs.oldest_seconds:.0f} s")
+        from afterturn.status import Trouble
+
+        found = self.ledger.troubles(oldest_seconds)
         if not self.broker.reachable:
-            found.append("the broker does not answer")
+            mend = "start it, or correct AFTERTURN_BROKER_URL; without a URL: afterturn up"
+            found.append(Trouble(says="the broker does not answer", mend=mend))
         return found
 
 
-@click.command(epilog=examples("afterturn status", "afterturn status --check --json"))
+@click.command(epilog=examples("afterturn status --watch", "afterturn status --check --json"))
 @click.option("--check", is_flag=True, help="Exit with 1 when something is wrong.")
 @click.option(
     "--oldest",
@@ -53,25 +52,63 @@ class Report:
     metavar="SECONDS",
     help="An unfinished job older than this is wrong.",
 )
+@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="The pause of --watch.",
+)
 @as_json
-def status(check: bool, oldest: float, as_json: bool) -> None:
+def status(check: bool, oldest: float, watch: bool, every: float, as_json: bool) -> None:
     """Show what waits, what is wrong, and which servers answer.
 
     Exits with 0 whenever it can answer, also when the broker is down; with 1 when the database
     cannot be asked. With --check also when jobs are dead, stuck, left by a lost worker or older
     than --oldest, or the broker does not answer. An embedded database that does not run is
-    started to be asked; a broker never is.
+    started to be asked; a broker never is. With --watch a database that does not answer is said
+    and asked again.
     """
     from afterturn.settings import Settings
 
-    report = _look(Settings.load())
+    if check and watch:
+        raise click.UsageError("--check answers once: leave --watch away.")
+    settings = Settings.load()
+    if watch:
+        _watch(settings, oldest, every, as_json=as_json)
+        return
+    report = _look(settings)
     wrong = report.wrong(oldest)
+    _show(report, wrong, as_json=as_json)
+    if check and wrong:
+        raise click.exceptions.Exit(1)
+
+
+def _watch(settings: Settings, oldest: float, every: float, *, as_json: bool) -> None:
+    """Look until Ctrl-C. With JSON one object after the other."""
+    from afterturn.errors import MemoryUnavailable
+
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            try:
+                report = _look(settings)
+            except MemoryUnavailable as error:
+                click.clear()
+                click.echo(f"error: {error}", err=True)
+            else:
+                click.clear()
+                _show(report, report.wrong(oldest), as_json=as_json)
+            sys.stdout.flush()
+            time.sleep(every)
+
+
+def _show(report: Report, wrong: list[Trouble], *, as_json: bool) -> None:
     if as_json:
         print_json(_document(report, wrong))
     else:
         _print(report, wrong)
-    if check and wrong:
-        raise click.exceptions.Exit(1)
 
 
 def _look(settings: Settings) -> Report:
@@ -115,10 +152,10 @@ def _embedded(settings: Settings) -> dict[str, str]:
     return {"home": str(settings.home), **servers}
 
 
-def _document(report: Report, wrong: list[str]) -> dict[str, Any]:
+def _document(report: Report, wrong: list[Trouble]) -> dict[str, Any]:
     return {
         "ok": not wrong,
-        "wrong": wrong,
+        "wrong": [trouble.says for trouble in wrong],
         **report.ledger.model_dump(mode="json"),
         "outstanding": report.ledger.outstanding,
         "broker": asdict(report.broker),
@@ -133,7 +170,7 @@ def _release() -> str:
     return version("afterturn")
 
 
-def _print(report: Report, wrong: list[str]) -> None:
+def _print(report: Report, wrong: list[Trouble]) -> None:
     from rich.table import Table
 
     ledger, broker = report.ledger, report.broker
@@ -153,13 +190,23 @@ def _print(report: Report, wrong: list[str]) -> None:
             "dead jobs": ledger.dead,
             "standing erases": ledger.standing_intents,
             "records that wait for a flush": ledger.pending,
+            "erases scheduled": f"{ledger.scheduled}; {ledger.due} schedules are due",
+            "extraction model": _usage_line(ledger),
             "broker": _broker_line(broker),
             "PostgreSQL": f"{ledger.postgresql}, at migration {ledger.migration}",
             "afterturn": _release(),
             **{f"embedded {name}": value for name, value in report.embedded.items()},
         }
     )
-    click.echo("all is well" if not wrong else "to look at: " + "; ".join(wrong))
+    if not wrong:
+        click.echo("all is well")
+    for trouble in wrong:
+        click.echo(f"to look at: {trouble.says}. {trouble.mend}")
+
+
+def _usage_line(ledger: MemoryStatus) -> str:
+    usage = ledger.model
+    return f"{usage.calls} calls, {usage.prompt_tokens} + {usage.completion_tokens} tokens"
 
 
 def _broker_line(broker: BrokerView) -> str:

@@ -22,6 +22,7 @@ TASKS: Final[dict[Kind, str]] = {
     "expire": "afterturn.expire",
 }
 SWEEP_TASK: Final = "afterturn.sweep"
+PROBE_TASK: Final = "afterturn.probe"
 
 RECORD_QUEUE: Final = "afterturn.record"
 EXTRACT_QUEUE: Final = "afterturn.extract"

@@ -64,6 +64,15 @@ def _families(status: MemoryStatus) -> Iterable[GaugeMetricFamily]:
     yield _gauge("dead_jobs", "Jobs whose attempts were used up.", status.dead)
     yield _gauge("standing_intents", "Erases requested and not completed.", status.standing_intents)
     yield _gauge("pending_records", "Records that wait for a flush.", status.pending)
+    yield _gauge("scheduled_erases", "Erases to come.", status.scheduled)
+    yield _gauge("due_schedules", "Schedules and rules whose time has come.", status.due)
+    tokens = GaugeMetricFamily(
+        "afterturn_model_tokens", "Tokens of the extraction model so far.", labels=["direction"]
+    )
+    tokens.add_metric(["prompt"], status.model.prompt_tokens)
+    tokens.add_metric(["completion"], status.model.completion_tokens)
+    yield tokens
+    yield _gauge("model_calls", "Calls of the extraction model so far.", status.model.calls)
     yield _gauge("migration", "The database's migration.", status.migration)
 
 
