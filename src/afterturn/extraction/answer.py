@@ -6,6 +6,7 @@ are all survived; each try is bounded, so that a long answer costs what its leng
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import dataclass
@@ -15,11 +16,12 @@ ANSWER_CHARACTERS_MAX: Final = 1 << 20
 _STARTS_MAX: Final = 50
 _DEPTH_MAX: Final = 4
 
-_THOUGHT: Final = re.compile(r"<(think|thinking|thought|reasoning)>.*?</\1>", re.DOTALL)
+_THOUGHT: Final = re.compile(r"<(think|thinking|thought|reasoning)>")
 _THOUGHT_END: Final = re.compile(r"</(?:think|thinking|thought|reasoning)>")
 _START: Final = re.compile(r"[\[{]")
+_BETWEEN: Final = re.compile(r"[\s,]*(?=\{)")
 _DECODER: Final = json.JSONDecoder(strict=False)
-_TEXT_KEYS: Final = ("text", "fact", "content", "memory", "statement")
+_TEXT_KEYS: Final = ("fact", "content", "memory", "statement")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,10 @@ class Answer:
 
 def read_answer(text: str) -> Answer | None:
     """The facts of an answer; `None` where it holds no list of facts."""
-    text = _THOUGHT.sub("", text[:ANSWER_CHARACTERS_MAX])
-    *_, text = _THOUGHT_END.split(text)  # thoughts whose beginning the server has cut off
-    starts = [match.start() for match in _START.finditer(text)][:_STARTS_MAX]
+    text = _without_thoughts(text[:ANSWER_CHARACTERS_MAX])
+    starts = [match.start() for match in itertools.islice(_START.finditer(text), _STARTS_MAX)]
     passed = 0
-    empty: Answer | None = None
+    single: Answer | None = None
     for start in starts:
         if start < passed:
             continue
@@ -45,11 +46,25 @@ def read_answer(text: str) -> Answer | None:
         except (json.JSONDecodeError, RecursionError):
             continue
         facts = _facts_in(value)
-        if facts:
+        if facts and (len(facts) > 1 or facts[0] is not value):
             return Answer(tuple(facts))
-        if facts is not None and empty is None:
-            empty = Answer(())
-    return _cut_off(text, starts) or empty
+        if facts is not None and single is None:
+            single = Answer(tuple(facts))
+    return _cut_off(text, starts) or single
+
+
+def _without_thoughts(text: str) -> str:
+    kept = []
+    at = 0
+    while opening := _THOUGHT.search(text, at):
+        end = text.find(f"</{opening[1]}>", opening.end())
+        if end < 0:
+            break
+        kept.append(text[at : opening.start()])
+        at = end + len(opening[1]) + 3
+    kept.append(text[at:])
+    *_, rest = _THOUGHT_END.split("".join(kept))  # of thoughts whose beginning was cut off
+    return rest
 
 
 def _facts_in(value: Any, depth: int = 0) -> list[dict[str, Any]] | None:
@@ -72,7 +87,7 @@ def _facts_in(value: Any, depth: int = 0) -> list[dict[str, Any]] | None:
             inner = read_answer(each) if depth == 0 else None  # arguments, encoded once more
             if inner is not None and inner.facts:
                 return list(inner.facts)
-    if empty is None and _fact(value) is not None:
+    if empty is None and _fact(value) is value:
         return [value]  # a single fact without its list
     return empty
 
@@ -81,6 +96,8 @@ def _fact(value: Any) -> dict[str, Any] | None:
     if isinstance(value, str) and value.strip():
         return {"text": value}
     if isinstance(value, dict):
+        if isinstance(value.get("text"), str):
+            return value
         for key in _TEXT_KEYS:
             if isinstance(value.get(key), str):
                 return {**value, "text": value[key]}
@@ -94,9 +111,9 @@ def _cut_off(text: str, starts: list[int]) -> Answer | None:
             continue
         facts = []
         at = start + 1
-        while match := re.compile(r"[\s,]*(?=\{)").match(text, at):
+        while between := _BETWEEN.match(text, at):
             try:
-                value, at = _DECODER.raw_decode(text, match.end())
+                value, at = _DECODER.raw_decode(text, between.end())
             except (json.JSONDecodeError, RecursionError):
                 break
             fact = _fact(value)

@@ -31,8 +31,9 @@ PIECES_MAX: Final = 64
 PIECES_AT_ONCE: Final = 4
 
 _CHARACTERS_A_TOKEN: Final = 4
-_DEADLINE_SHARE: Final = 0.95
-"""Of the time an extraction may take: the rest is for saying what became of it."""
+_LEFT_SECONDS_MAX: Final = 1.0
+_LEFT_SHARE: Final = 0.2
+"""Of the time an extraction may take this much is left for saying what became of it."""
 _UNBROKEN: Final = re.compile(r"\S{200,}")
 
 
@@ -71,10 +72,11 @@ class MemoryExtractionService:
         self._model = model
         self._base_url = base_url
         self._api_key = api_key
-        self._timeout_seconds = timeout_seconds
+        self._call_seconds = timeout_seconds - min(_LEFT_SECONDS_MAX, timeout_seconds * _LEFT_SHARE)
         self._characters = call_tokens * _CHARACTERS_A_TOKEN
         self._policy = policy or FactPolicy()
         self._client = client
+        self._made: AsyncOpenAI | None = None
         self._chat: ChatModel | None = None
 
     @classmethod
@@ -94,7 +96,7 @@ class MemoryExtractionService:
         """Facts of the turns, each with the turns that state it; raises nothing of the model's."""
         spent = Spent()
         drafts = Drafts(request.turns, self._policy)
-        until = time.monotonic() + self._timeout_seconds * _DEADLINE_SHARE
+        until = time.monotonic() + self._call_seconds
         shown = self._shown(request.turns)
         failures: list[ModelFailure] = []
         gate = asyncio.Semaphore(PIECES_AT_ONCE)
@@ -118,6 +120,12 @@ class MemoryExtractionService:
             reason=", ".join([*parts, *filter(None, [drafts.note])]),
             usage=spent.usage,
         )
+
+    async def aclose(self) -> None:
+        """Close the connections; a client of your own is yours to close."""
+        made, self._made, self._chat = self._made, None, None
+        if made is not None:
+            await made.close()
 
     async def _look_at(
         self,
@@ -166,27 +174,30 @@ class MemoryExtractionService:
     def _model_here(self) -> ChatModel:
         """Made at the first call: a client belongs to the loop that it is used on."""
         if self._chat is None:
-            if self._client is None:
-                from openai import AsyncOpenAI
-
-                # Without a key an endpoint of one's own gets one that says nothing.
-                key = self._api_key or os.environ.get(_KEY) or "none"
-                self._client = AsyncOpenAI(
-                    base_url=self._base_url, api_key=key, max_retries=0, timeout=None
-                )
-            self._chat = ChatModel(self._client.with_options(max_retries=0), self._model)
+            client = self._client or self._new_client()
+            self._chat = ChatModel(client.with_options(max_retries=0), self._model)
         return self._chat
+
+    def _new_client(self) -> AsyncOpenAI:
+        from openai import AsyncOpenAI
+
+        # Without a key an endpoint of one's own gets one that says nothing.
+        key = self._api_key or os.environ.get(_KEY) or "none"
+        self._made = AsyncOpenAI(base_url=self._base_url, api_key=key, timeout=None)
+        return self._made
 
 
 _KEY: Final = "OPENAI_API_KEY"
 
 
 def _require_openai() -> None:
+    """Imported here, before a loop runs: it takes a second."""
     if importlib.util.find_spec("openai") is None:
         raise ConfigurationError(
             "The extraction model needs a package that is not installed",
             hint='Install it: pip install "afterturn[openai]".',
         )
+    importlib.import_module("openai")
 
 
 def _prose(text: str | None) -> str:
