@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, Self, cast
 from afterturn.database import Database
 from afterturn.errors import ConfigurationError
 from afterturn.extraction.compose import compose_extractor
+from afterturn.extraction.service import MemoryExtractionService
 from afterturn.generations import capture
 from afterturn.jobs.rings import RingPublisher
 from afterturn.lifecycle import PostgresLifecycle
@@ -168,6 +169,7 @@ class PostgresParts:
         self._settings = settings
         self._extractor = extractor
         self._embedder = embedder
+        self._composed: MemoryExtractorPort | None = None
         self._runner: Runner | None = None
         self.source: MemoryRetrievalPort = (
             PostgresRetrieval(database, settings, embedder)
@@ -248,7 +250,9 @@ class PostgresParts:
         """Run open jobs with the extractor given, else with that of the settings."""
         if self._runner is None:
             # Composed only here: a process that merely hands turns over needs no extractor.
-            extractor = self._extractor or compose_extractor(self._settings)
+            if self._extractor is None:
+                self._composed = compose_extractor(self._settings)
+            extractor = self._extractor or self._composed
             self._runner = Runner(
                 self.database, self._settings, self._rings, extractor, self._embedder
             )
@@ -257,6 +261,8 @@ class PostgresParts:
 
     async def close(self) -> None:
         """Let go of connections, rings and embedded servers."""
+        if isinstance(self._composed, MemoryExtractionService):
+            await self._composed.aclose()
         await asyncio.to_thread(self._rings.close)
         await self.database.close()
         await asyncio.to_thread(leave_servers, self._servers)
