@@ -49,6 +49,7 @@ class Valkey:
 
     directory: Path
     port: int = 0  # 0: a unix socket
+    password: str = ""
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -63,7 +64,7 @@ class Valkey:
                 str(find_valkey()),
                 *("--port", str(self.port), "--bind", "127.0.0.1"),
                 *("--unixsocket", str(self._socket), "--dir", str(self.directory)),
-                *("--save", "", "--appendonly", "no"),
+                *("--save", "", "--appendonly", "no", "--requirepass", self.password),
             ],
             stdout=subprocess.DEVNULL,
         )
@@ -90,7 +91,11 @@ class Valkey:
     @contextlib.contextmanager
     def client(self) -> Iterator[redis.Redis]:
         """A plain client."""
-        with redis.Redis(unix_socket_path=str(self._socket), decode_responses=True) as client:
+        with redis.Redis(
+            unix_socket_path=str(self._socket),
+            password=self.password or None,
+            decode_responses=True,
+        ) as client:
             yield client
 
     def messages(self, queue: str) -> list[dict[str, Any]]:

@@ -59,7 +59,7 @@ async def hurry(actor: Actor, memory: Memory, rng: random.Random) -> None:
     """Several turns of one user at once, without a look or a thought; nobody erases them."""
     await actor.pause(rng.uniform(0.4, 1.6))
     scope = rng.choice(words.vault())
-    plans = [plan_turn(actor, rng, scope) for _ in range(rng.randint(2, 8))]
+    plans = [plan_turn(actor, rng, scope) for _ in range(rng.randint(4, 12))]
     for plan in plans:
         if rng.random() < 0.9:  # a tenant full of facts would hide what a read of it must show
             plan.metadata.pop("lift", None)
