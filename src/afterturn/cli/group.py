@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from afterturn.cli import (
+    compact,
     conversations,
     demo,
     erase_log,
@@ -88,5 +89,6 @@ for _command in (
     erase_log.erase_log,
     erase_log.verify_erase_log,
     erase_log.replay_erasures,
+    compact.compact,
 ):
     main.add_command(_command)

@@ -35,6 +35,7 @@ _SETTINGS: Final = {
     "timezone": "UTC",
     "log_timezone": "UTC",
     "log_checkpoints": "off",
+    "wal_recycle": "off",  # a recycled segment would keep what was erased
     "logging_collector": "off",
     "log_min_messages": "log",  # above ERROR: messages about statements stay out
     "log_min_error_statement": "panic",
