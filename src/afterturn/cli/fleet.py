@@ -10,7 +10,14 @@ from afterturn.cli.arguments import as_json, examples
 from afterturn.cli.output import print_json, print_pairs
 
 if TYPE_CHECKING:
+    from afterturn.fleet import FleetCommand
     from afterturn.up import UpReport
+
+_keep_running = click.option(
+    "--keep-running",
+    is_flag=True,
+    help="Start it again whenever it ends, for where no process manager does so.",
+)
 
 
 @click.command(epilog=examples("afterturn up", "afterturn up --no-flower"))
@@ -54,8 +61,13 @@ def up(flower: bool, as_json: bool) -> None:
     type=click.IntRange(0, 65_535),
     help="Where it serves metrics; 0: nowhere.  [default: AFTERTURN_METRICS_PORT, 0]",
 )
+@_keep_running
 def worker(
-    queues: str, concurrency: int | None, name: str | None, metrics_port: int | None
+    queues: str,
+    concurrency: int | None,
+    name: str | None,
+    metrics_port: int | None,
+    keep_running: bool,
 ) -> None:
     """Run one worker in the foreground, until SIGTERM.
 
@@ -63,43 +75,53 @@ def worker(
     it may (a server that does not answer).
     """
     from afterturn.errors import ConfigurationError
-    from afterturn.fleet import execute, queue_names, worker_command
+    from afterturn.fleet import queue_names, worker_command
     from afterturn.settings import Settings
 
     try:
         chosen = queue_names(queues)
     except ConfigurationError as error:
         raise click.BadParameter(str(error), param_hint="--queues") from None
-    execute(
-        worker_command(
-            chosen, concurrency, name, settings=Settings.load(), metrics_port=metrics_port
-        )
+    command = worker_command(
+        chosen, concurrency, name, settings=Settings.load(), metrics_port=metrics_port
     )
+    _run(command, name or "worker", keep_running=keep_running)
 
 
 @click.command(epilog=examples("afterturn beat"))
-def beat() -> None:
+@_keep_running
+def beat(keep_running: bool) -> None:
     """Run the clock that has the workers look for what was missed.
 
     Any number may run at once; none at all only delays work whose message was lost.
     """
-    from afterturn.fleet import beat_command, execute
+    from afterturn.fleet import beat_command
     from afterturn.settings import Settings
 
-    execute(beat_command(settings=Settings.load()))
+    _run(beat_command(settings=Settings.load()), "beat", keep_running=keep_running)
 
 
 @click.command(epilog=examples("AFTERTURN_FLOWER_PORT=5556 afterturn flower"))
-def flower() -> None:
+@_keep_running
+def flower(keep_running: bool) -> None:
     """Run Flower, which shows workers and tasks in a browser and changes nothing.
 
     It listens on AFTERTURN_FLOWER_ADDRESS and _PORT, 127.0.0.1:5555 unless set; on any other
     address AFTERTURN_FLOWER_BASIC_AUTH=user:password is required.
     """
-    from afterturn.fleet import execute, flower_command
+    from afterturn.fleet import flower_command
     from afterturn.settings import Settings
 
-    execute(flower_command(Settings.load()))
+    _run(flower_command(Settings.load()), "flower", keep_running=keep_running)
+
+
+def _run(command: FleetCommand, name: str, *, keep_running: bool) -> None:
+    from afterturn.fleet import execute
+    from afterturn.kept import run_kept
+
+    if not keep_running:
+        execute(command)
+    raise click.exceptions.Exit(run_kept(command, name))
 
 
 def _print_report(report: UpReport, *, as_json: bool) -> None:
