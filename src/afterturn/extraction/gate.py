@@ -30,11 +30,11 @@ class ModelGate:
         """Whether calls may be made now."""
         return self._clock() >= self._open_at
 
-    def room(self, calls: int) -> int:
-        """How many of so many calls may be made now: none, one to probe, or all."""
+    def room(self, calls: int, under_way: int) -> int:
+        """How many of so many more calls may be made now: none, one to probe, or all."""
         if not self.is_open:
             return 0
-        return min(1, calls) if self._failures else calls
+        return min(calls, max(0, 1 - under_way)) if self._failures else calls
 
     def reached(self) -> None:
         """The model answered, well or not."""

@@ -66,6 +66,7 @@ class ExtractionStep:
         self._extractor = extractor
         self._related = min(int(getattr(extractor, "related", 0) or 0), RELATED_MAX)
         self._gate = ModelGate(settings.retry_base_seconds, settings.retry_cap_seconds)
+        self._under_way: set[int] = set()
         # Several turns of a scope go into one call.
         self._shares_calls = bool(getattr(extractor, "batch", False))
         self._any_turns = any_turns(
@@ -76,11 +77,14 @@ class ExtractionStep:
     async def claim(self, ids: Sequence[int], room: int) -> tuple[list[Batch], bool]:
         """Waiting turns, the named ones first, and whether none is left; none while the model is
         away. Where calls are shared each batch is a call, else some turns of any scopes."""
-        room = self._gate.room(room)
+        room = self._gate.room(room, len(self._under_way))
         if room == 0:
             return [], True
-        if not self._shares_calls:
-            return await self._any_turns(ids, room)
+        batches, is_dry = await (self._calls if self._shares_calls else self._any_turns)(ids, room)
+        self._under_way.update(batch[0].lease.job_id for batch in batches)
+        return batches, is_dry
+
+    async def _calls(self, ids: Sequence[int], room: int) -> tuple[list[Batch], bool]:
         calls = await self._ledger.claim_extracts(
             ids,
             calls=room,
@@ -96,6 +100,7 @@ class ExtractionStep:
         gone = [[turn] for turn in turns if turn.staged_at is None]
         calls = [shown] if self._shares_calls and shown else [[turn] for turn in shown]
         running = {asyncio.create_task(self._learn(call)): call for call in calls}
+        self._under_way.add(turns[0].lease.job_id)
         try:
             await self._apply([(call, Extracted()) for call in gone], tally)
             while running:
@@ -107,6 +112,7 @@ class ExtractionStep:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+            self._under_way.discard(turns[0].lease.job_id)
 
     async def _learn(self, call: Call) -> Extracted:
         if self._extractor is None:

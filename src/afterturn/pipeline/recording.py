@@ -33,12 +33,13 @@ def records_of(turn: ClaimedTurn) -> list[MemoryRecord]:
 
 
 class Recorder:
-    """Writes batches of claimed turns."""
+    """Writes batches of claimed turns; their extraction may begin `extract_after_seconds` later."""
 
-    def __init__(self, applier: TurnApplier) -> None:
+    def __init__(self, applier: TurnApplier, *, extract_after_seconds: float = 0.0) -> None:
         self._applier = applier
+        self._later = {"extract_after": extract_after_seconds} if extract_after_seconds else {}
 
     async def record(self, turns: Sequence[ClaimedTurn], tally: Tally) -> None:
         """Record a batch. A turn that fails does so alone."""
-        work = [turn_work(turn, records_of(turn)) for turn in turns]
+        work = [{**turn_work(turn, records_of(turn)), **self._later} for turn in turns]
         await self._applier.apply("record", turns, work, tally)

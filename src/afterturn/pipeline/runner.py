@@ -61,7 +61,7 @@ class Runner:
         self._embedder = CheckedEmbedder(embedder) if embedder else None
         embed = embedder is not None
         applier = TurnApplier(self._ledger, rings, embed=embed)
-        self._recorder = Recorder(applier)
+        self._recorder = Recorder(applier, extract_after_seconds=settings.extract_after_seconds)
         extraction = ExtractionStep(database, self._ledger, settings, applier, extractor)
         self._stopping = stopping
         self._recording = TurnBatches(
