@@ -10,7 +10,7 @@ MINUTES ?= 10
 PIP := -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check torture chaos bench clean
+.PHONY: help demo test lint docs check torture chaos bench clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -27,13 +27,16 @@ lint: $(DEV)/.installed ## format, lint, types, layers
 	@$(DEV)/bin/mypy
 	@PYTHONPATH=src:. $(DEV)/bin/lint-imports --no-cache
 
+docs: $(DEV)/.docs ## build the documentation into build/docs; a link that leads nowhere fails
+	@NO_MKDOCS_2_WARNING=1 $(DEV)/bin/mkdocs build --quiet && echo "built build/docs/index.html"
+
 torture: $(RUN)/.installed ## kill everything at random and look for lost or erased words (SEED=, DURATION=)
 	@$(RUN)/bin/python tests/torture.py --seed $(SEED) --duration $(DURATION)
 
 chaos: $(RUN)/.installed ## the same for long: every fault there is (SEED=, MINUTES=)
 	@$(RUN)/bin/python tests/torture.py --seed $(SEED) --duration $$(( $(MINUTES) * 60 ))
 
-check: lint test torture ## all that CI runs
+check: lint test docs torture ## all that CI runs
 
 bench: $(RUN)/.installed ## hand-over and throughput, as ratios measured in one run
 	@$(RUN)/bin/python bench/handover.py
@@ -59,4 +62,9 @@ $(DEV)/.installed: pyproject.toml | $(VENV)/.python
 	@test -x $(DEV)/bin/python || { echo "creating $(DEV)"; $(PYTHON) -m venv $(DEV); }
 	@echo "installing afterturn and what its tests need"
 	@$(DEV)/bin/python $(PIP) install -e '.[embedded,symfonic,test,dev]'
+	@touch $@
+
+$(DEV)/.docs: $(DEV)/.installed
+	@echo "installing what the documentation needs"
+	@$(DEV)/bin/python $(PIP) install -e '.[docs]'
 	@touch $@
