@@ -220,11 +220,22 @@ class BlockingMemory:
         extractor: MemoryExtractorPort | None = None,
         embedder: EmbeddingProvider | None = None,
     ) -> None:
-        self._make: Callable[[], Memory] = partial(
-            Memory, settings, source=source, extractor=extractor, embedder=embedder
-        )
+        self._use(partial(Memory, settings, source=source, extractor=extractor, embedder=embedder))
+
+    @classmethod
+    def over(cls, make: Callable[[], Memory]) -> Self:
+        """A blocking memory over what `make` returns, `afterturn.testing.ReferenceMemory` say.
+
+        `make` is called once here, and once in each process that forks from one in use.
+        """
+        memory = cls.__new__(cls)
+        memory._use(make)
+        return memory
+
+    def _use(self, make: Callable[[], Memory]) -> None:
+        self._make = make
         # Parts that do not fit are refused here, and not at the first use.
-        self._memory = self._make()
+        self._memory = make()
         self._opened: tuple[LoopThread, Memory] | None = None
         self._closed = False
         self._opening = threading.Lock()

@@ -72,10 +72,10 @@ class _OnPostgres:
 
 
 class TestStore(_OnPostgres, StoreContract):
-    examples = 8
+    examples = 5
     ports = _OnPostgres.opened
 
 
 class TestReading(_OnPostgres, StoreReadingContract):
-    examples = 8
+    examples = 5
     store = _OnPostgres.opened

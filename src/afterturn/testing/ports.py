@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, Literal
 
 from afterturn.errors import MemoryContractError
-from afterturn.intake import TEXT_BYTES_MAX
+from afterturn.intake import TEXT_BYTES_MAX, checked_time
 from afterturn.lifecycle import forget_request
 from afterturn.queries import MemoryQuery, RetrievalResult
 from afterturn.reading import TranscriptTurn
@@ -15,8 +16,9 @@ from afterturn.records import MemoryLayer, MemoryRecord, checked_layer
 from afterturn.retrieval import gates
 from afterturn.retrieval.tokenizer import terms
 from afterturn.retrieved import RetrievedMemory
+from afterturn.schedules import Schedule
 from afterturn.scope import MemoryScope, checked_scope
-from afterturn.testing.store import HeldTurn, ReferenceStore, covers
+from afterturn.testing.store import HeldSchedule, HeldTurn, ReferenceStore, covers
 from afterturn.writes import WriteReceipt, WriteRequest, receipt_of, refusals
 
 
@@ -104,6 +106,51 @@ class ReferenceLifecycle:
     async def receipt(self, job_id: int) -> LifecycleReceipt | None:
         """The receipt of a job that has ended, else None."""
         return self._store.receipt(job_id)
+
+
+class ReferenceSchedules:
+    """Erases to come; one whose time has come becomes a job at the next `drain`."""
+
+    def __init__(self, store: ReferenceStore) -> None:
+        self._store = store
+
+    async def add_forget(
+        self, scope: MemoryScope, at: datetime, request: Mapping[str, Any]
+    ) -> Schedule:
+        """Erase the scope at a moment."""
+        self._store.require_reachable()
+        due_at = checked_time(at, what="The time of an erase")
+        if due_at is None or due_at <= self._store.clock.now():
+            raise MemoryContractError(
+                "The time of an erase lies in the past",
+                hint="Forget at once: memory.forget(scope).",
+            )
+        schedule = Schedule(
+            schedule_id=self._store.draw(),
+            kind="forget",
+            state="waiting",
+            scope_path=scope.path,
+            due_at=due_at,
+            derived=request["derived"],
+            requested_by=request["requested_by"],
+            reason=request["reason"],
+        )
+        self._store.schedules[schedule.schedule_id] = HeldSchedule(schedule, scope, request)
+        return schedule
+
+    async def cancel(self, schedule_id: int) -> Schedule:
+        """Cancel an erase that has not become a job; twice is legal."""
+        self._store.require_reachable()
+        held = self._store.schedules.get(schedule_id)
+        if held is None:
+            raise MemoryContractError("There is no such schedule", detail=f"schedule {schedule_id}")
+        if held.shown.state == "done":
+            raise MemoryContractError(
+                "The erase was due and has become a job", detail=f"job {held.shown.job_id}"
+            )
+        if held.shown.state == "waiting":
+            held.shown = held.shown.model_copy(update={"state": "cancelled"})
+        return held.shown
 
 
 class ReferenceReading:

@@ -19,6 +19,7 @@ from afterturn.testing.ports import (
     ReferenceLifecycle,
     ReferenceReading,
     ReferenceRetrieval,
+    ReferenceSchedules,
     ReferenceWriting,
 )
 from afterturn.testing.schedules import ReferenceSchedules
@@ -92,6 +93,7 @@ class ReferenceParts:
         self.writing = ReferenceWriting(store, text_bytes_max=settings.text_bytes_max)
         self.lifecycle = ReferenceLifecycle(store)
         self.schedules = ReferenceSchedules(store)
+        self.schedules = ReferenceSchedules(store)
 
     async def capture(self, scope: MemoryScope) -> Token:
         """The token of a turn that begins now."""
@@ -128,12 +130,14 @@ class ReferenceParts:
         return MemoryStatus(
             jobs={kind: KindStatus(waiting=count) for kind, count in waiting.items() if count},
             standing_intents=waiting["forget"],
+            scheduled=sum(s.shown.state == "waiting" for s in self._store.schedules.values()),
             pending=len(self._store.pending),
         )
 
     async def outstanding(self, scope: MemoryScope) -> int:
         """Open turns under the scope, and waiting jobs that overlap it."""
         self._store.require_reachable()
+        self._store.enqueue_due()
         jobs = sum(
             job.receipt is None
             and (covers(scope.path, job.scope.path) or covers(job.scope.path, scope.path))
@@ -144,6 +148,7 @@ class ReferenceParts:
     async def work(self, scope: MemoryScope) -> None:
         """Run every waiting job, then record and extract what is open under the scope."""
         self.schedules.enqueue_due()
+        self._store.enqueue_due()
         self._store.run_jobs()
         for turn in self._open_turns(scope):
             if turn.recorded is None:

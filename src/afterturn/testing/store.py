@@ -24,6 +24,7 @@ from afterturn.generations import token_from, vector_of
 from afterturn.pipeline.staging import StagedTurn, Verdict
 from afterturn.receipts import LifecycleOutcome, LifecycleReceipt
 from afterturn.records import TURN_ORIGIN, MemoryRecord, Source, turn_records
+from afterturn.schedules import Schedule
 from afterturn.scope import MemoryScope, covering_paths
 from afterturn.testing.clock import SettableClock
 from afterturn.turns import TurnStatus
@@ -74,6 +75,15 @@ class HeldJob:
 
 
 @dataclass(slots=True)
+class HeldSchedule:
+    """An erase to come."""
+
+    shown: Schedule
+    scope: MemoryScope
+    request: Mapping[str, Any]
+
+
+@dataclass(slots=True)
 class ReferenceStore:
     """The tables, and what each step does to them."""
 
@@ -84,6 +94,7 @@ class ReferenceStore:
     pending: dict[Key, MemoryRecord] = field(default_factory=dict)
     turns: dict[Key, HeldTurn] = field(default_factory=dict)
     jobs: dict[int, HeldJob] = field(default_factory=dict)
+    schedules: dict[int, HeldSchedule] = field(default_factory=dict)
     erase_numbers: dict[str, int] = field(default_factory=dict)
     content_numbers: dict[str, int] = field(default_factory=dict)
     last_number: int = 0
@@ -201,6 +212,15 @@ class ReferenceStore:
         self.jobs[job.job_id] = job
         return job.job_id
 
+    def enqueue_due(self) -> None:
+        """Turn the erases whose time has come into jobs."""
+        now = self.clock.now()
+        for held in self.schedules.values():
+            if held.shown.state == "waiting" and held.shown.due_at <= now:
+                job_id = self.enqueue("forget", held.scope, held.request)
+                done = {"state": "done", "job_id": job_id, "ran_at": now}
+                held.shown = held.shown.model_copy(update=done)
+
     def run_jobs(self, until: int | None = None) -> None:
         """Run the jobs in the order in which they were enqueued, up to this one."""
         self.require_reachable()
@@ -240,6 +260,10 @@ class ReferenceStore:
         outside, derived_outside = self._unlearn(path, gone, keeps, counts)
         if named is None:
             self._erase_subtree(path, counts)
+            for held in self.schedules.values():
+                if covers(path, held.scope.path) and held.shown.state == "waiting":
+                    gone_too = {"state": "erased", "scope_path": None}
+                    held.shown = held.shown.model_copy(update=gone_too)
         else:
             self._erase_named(path, named, gone or frozenset(), counts)
         generation = self.advance(path)
