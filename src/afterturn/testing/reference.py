@@ -22,7 +22,6 @@ from afterturn.testing.ports import (
     ReferenceSchedules,
     ReferenceWriting,
 )
-from afterturn.testing.schedules import ReferenceSchedules
 from afterturn.testing.store import HeldTurn, ReferenceStore, covers
 from afterturn.turns import ExtractionRequest, FinishedTurn, TurnOutcome
 from afterturn.writes import Token
@@ -93,7 +92,6 @@ class ReferenceParts:
         self.writing = ReferenceWriting(store, text_bytes_max=settings.text_bytes_max)
         self.lifecycle = ReferenceLifecycle(store)
         self.schedules = ReferenceSchedules(store)
-        self.schedules = ReferenceSchedules(store)
 
     async def capture(self, scope: MemoryScope) -> Token:
         """The token of a turn that begins now."""
@@ -147,7 +145,6 @@ class ReferenceParts:
 
     async def work(self, scope: MemoryScope) -> None:
         """Run every waiting job, then record and extract what is open under the scope."""
-        self.schedules.enqueue_due()
         self._store.enqueue_due()
         self._store.run_jobs()
         for turn in self._open_turns(scope):
