@@ -61,12 +61,19 @@ create or replace function afterturn.settle_facts(
     p_paths text[], p_ids text[], p_numbers jsonb) returns void
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
+    -- What was kept of an erased scope keeps its link to it until other words replace it.
+    delete from afterturn.memory_sources s
+    using unnest(p_paths, p_ids) k(path, record_id)
+    join afterturn.memories m
+        on m.path = k.path and m.record_id = k.record_id and not m.pending
+    where s.path = k.path and s.record_id = k.record_id and not s.pending and s.turn_path < 'v'
+        and exists (select from afterturn.fact_statements f where f.path = m.path
+            and f.record_id = m.record_id and not f.superseded and lower(f.text) <> lower(m.text))
+        and not exists (select from afterturn.fact_statements f where f.path = m.path
+            and f.record_id = m.record_id and not f.superseded and lower(f.text) = lower(m.text));
     insert into afterturn.memories as m (path, record_id, pending, turn_path, turn_id, session,
         layer, origin, text, metadata, importance, occurred_at, recorded_at, content, revision)
-    select l.path, l.record_id, false,
-        -- Of an erased turn whose fact was kept there is no path.
-        case when l.turn_path >= 'v' then l.turn_path else l.path end,
-        case when l.turn_path >= 'v' then l.turn_id end,
+    select l.path, l.record_id, false, l.turn_path, l.turn_id,
         (select t.session from afterturn.turns t
             where t.path = l.turn_path and t.turn_id = l.turn_id),
         l.layer, l.origin, l.text, l.metadata, l.importance, l.said_at, l.recorded_at,
