@@ -186,6 +186,14 @@ def fact(
 
 
 @pytest.fixture
+def quiet(settings: Settings) -> RingPublisher:
+    """Rings that nobody hears."""
+    publisher = RingPublisher("redis://127.0.0.1:1/0", settings)
+    publisher.close(0)
+    return publisher
+
+
+@pytest.fixture
 def desk(database: Database, settings: Settings) -> Desk:
     return Desk(database, settings)
 

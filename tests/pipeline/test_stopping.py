@@ -40,24 +40,17 @@ class Stopping:
         return self.said
 
 
-@pytest.fixture
-def rings() -> RingPublisher:
-    publisher = RingPublisher("redis://127.0.0.1:1/0", Settings())
-    publisher.close(0)
-    return publisher
-
-
 async def _ids(desk: Desk, kind: str) -> list[int]:
     rows = await desk.rows("select id from afterturn.jobs where kind = $1 order by id", kind)
     return [row["id"] for row in rows]
 
 
 async def test_others_are_extracted_beside_a_call_that_hangs(
-    desk: Desk, database: Database, settings: Settings, rings: RingPublisher
+    desk: Desk, database: Database, settings: Settings, quiet: RingPublisher
 ) -> None:
     """A turn that arrives while a model call hangs is claimed and done by the same run."""
     model = Hanging()
-    runner = Runner(database, settings, rings, model, None)
+    runner = Runner(database, settings, quiet, model, None)
     await desk.record(await desk.stage(CHAT_1, "t1"))
     running = asyncio.create_task(runner.run("extract", await _ids(desk, "extract")))
     await model.asked.wait()
@@ -73,12 +66,12 @@ async def test_others_are_extracted_beside_a_call_that_hangs(
 
 @pytest.mark.parametrize("is_stopping", [True, False])
 async def test_cancelled_work_is_given_back_only_when_the_worker_ends(
-    desk: Desk, database: Database, settings: Settings, rings: RingPublisher, is_stopping: bool
+    desk: Desk, database: Database, settings: Settings, quiet: RingPublisher, is_stopping: bool
 ) -> None:
     """A worker that ends frees the turn and counts no attempt; work cut off at its time limit
     stays leased and counted, so that it cannot go on for ever."""
     model, stopping = Hanging(), Stopping()
-    runner = Runner(database, settings, rings, model, None, stopping=stopping)
+    runner = Runner(database, settings, quiet, model, None, stopping=stopping)
     await desk.record(await desk.stage(CHAT_1, "t1"))
     running = asyncio.create_task(runner.run("extract", await _ids(desk, "extract")))
     await model.asked.wait()
@@ -91,12 +84,12 @@ async def test_cancelled_work_is_given_back_only_when_the_worker_ends(
 
 
 async def test_a_worker_that_ends_claims_no_more(
-    desk: Desk, database: Database, settings: Settings, rings: RingPublisher
+    desk: Desk, database: Database, settings: Settings, quiet: RingPublisher
 ) -> None:
     """A backlog stays for others; nothing of it is held."""
     stopping = Stopping()
     stopping.said = True
-    runner = Runner(database, settings, rings, None, None, stopping=stopping)
+    runner = Runner(database, settings, quiet, None, None, stopping=stopping)
     await desk.stage(CHAT_1, "t1")
     ids = await _ids(desk, "record")
     assert await runner.run("record", ids) == "nothing to do"

@@ -1,0 +1,64 @@
+"""What the benches share: the whole fleet on servers of its own, and turns to hand over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import asyncpg
+
+from afterturn import Memory, MemoryScope
+
+IN_FLIGHT: Final = 8
+ROOT: Final = MemoryScope.of("bench")
+_RECORDED: Final = "select count(*) from afterturn.turns where recorded_at is not null"
+
+
+@contextmanager
+def fleet(home: Path, *, flower: bool = False, **settings: object) -> Iterator[dict[str, Any]]:
+    """`afterturn up` on this home; what it said when the workers were ready."""
+    command = [str(Path(sys.executable).with_name("afterturn")), "up", "--json"]
+    command += [] if flower else ["--no-flower"]
+    own = {f"AFTERTURN_{name.upper()}": str(value) for name, value in settings.items()}
+    environment = {**os.environ, "AFTERTURN_HOME": str(home), **own}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as up:
+        assert up.stdout is not None
+        told = ""
+        try:
+            for line in up.stdout:
+                told += line
+                if line.rstrip() == "}":
+                    break
+            else:
+                raise RuntimeError("afterturn up ended before it was ready")
+            yield {**json.loads(told), "pid": up.pid}
+        finally:
+            up.terminate()
+            up.stdout.read()
+
+
+async def hand_over(memory: Memory, turns: int, scopes: int, *, first: int = 0) -> None:
+    """Turns of many users, several in flight, as one serving process has them."""
+    gate = asyncio.Semaphore(IN_FLIGHT)
+
+    async def one(number: int) -> None:
+        async with gate, memory.turn(ROOT.child(f"u{number % scopes}")) as turn:
+            await turn.finish(
+                f"I moved flat number {number} last week and I like the view over the river.",
+                f"Noted: flat {number}, with a view. Anything else that I should remember?",
+            )
+
+    await asyncio.gather(*(one(number) for number in range(first, first + turns)))
+
+
+async def await_recorded(database: asyncpg.Connection[Any], turns: int) -> None:
+    """Until so many turns are recorded and readable."""
+    while await database.fetchval(_RECORDED) < turns:
+        await asyncio.sleep(0.01)
