@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -129,10 +130,17 @@ class Deployment:
         assert answer["ok"] == (not found)
         return {check["name"]: check["mend"] for check in found}
 
+    def wait_until_well(self, what: str, **changes: str) -> None:
+        """Poll the doctor; longer than elsewhere, since a look takes some seconds."""
+        deadline = time.monotonic() + 150.0
+        while not self.is_well(**changes):
+            assert time.monotonic() < deadline, f"never: {what}"
+
     def is_well(self, **changes: str) -> bool:
         """Whether status and doctor both are content."""
-        check = self.type("afterturn status --check", **changes)
-        return check.code == 0 and not self.doctor(**changes)
+        found = self.doctor(**changes)
+        print("to mend:", found)  # shown when a test fails
+        return not found and self.type("afterturn status --check", **changes).code == 0
 
 
 @contextmanager

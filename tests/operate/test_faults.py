@@ -15,7 +15,7 @@ from afterturn.settings import Settings
 from tests.fleet.running import Valkey
 from tests.operate.deployment import Deployment, deployed, wait_until
 
-pytestmark = pytest.mark.fleet
+pytestmark = [pytest.mark.fleet, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ALICE = MemoryScope.of("acme", "alice")
 MARKER = "quinces"
@@ -44,7 +44,7 @@ def deployment(directory: Path, database_url: str, broker: Valkey) -> Iterator[D
     ) as made:
         for name in ("record", "extract", "lifecycle", "beat", "flower"):
             made.start(name)
-        wait_until(made.is_well, "everything is well")
+        made.wait_until_well("everything is well")
         yield made
 
 
@@ -74,7 +74,7 @@ def _dead_worker(deployment: Deployment) -> None:
     command = found["queue extract"].split(", or ")[0]
     assert command == "afterturn worker --queues extract"
     deployment.run_forever(command, "extract")
-    wait_until(deployment.is_well, "a new worker serves the queue")
+    deployment.wait_until_well("a new worker serves the queue")
 
 
 def _stuck_job(deployment: Deployment, database_url: str, memory: _Memory) -> None:
@@ -91,7 +91,7 @@ def _stuck_job(deployment: Deployment, database_url: str, memory: _Memory) -> No
     assert job["reason"] == "MemoryUnavailable SQLSTATE P0001"
     _sql(database_url, ALLOW)
     assert deployment.type(f"afterturn jobs retry {job_id}").code == 0
-    wait_until(deployment.is_well, "the flush is done")
+    deployment.wait_until_well("the flush is done")
 
 
 def _standing_intent(deployment: Deployment, database_url: str, memory: _Memory) -> None:
@@ -107,7 +107,7 @@ def _standing_intent(deployment: Deployment, database_url: str, memory: _Memory)
     assert deployment.type("afterturn doctor --oldest 0.1 --patience 3").code == 1
     _sql(database_url, ALLOW)
     assert deployment.type(f"afterturn jobs retry {job_id}").code == 0
-    wait_until(deployment.is_well, "the erase is done")
+    deployment.wait_until_well("the erase is done")
     assert deployment.type("afterturn status --json").json["standing_intents"] == 0
 
 
@@ -136,7 +136,7 @@ def _wrong_embedder(deployment: Deployment, memory: _Memory) -> None:
     deployment.kill("extract")
     deployment.start("extract")
     assert deployment.type("afterturn jobs retry --dead").code == 0
-    wait_until(deployment.is_well, "the vectors are made")
+    deployment.wait_until_well("the vectors are made")
 
 
 def _broker_down(deployment: Deployment, broker: Valkey) -> None:
@@ -147,7 +147,7 @@ def _broker_down(deployment: Deployment, broker: Valkey) -> None:
     assert deployment.type("afterturn status --check").code == 1
     assert "start it" in deployment.doctor()["broker"]
     broker.start()
-    wait_until(deployment.is_well, "workers and beat have come back by themselves")
+    deployment.wait_until_well("workers and beat have come back by themselves")
 
 
 class _Memory:
