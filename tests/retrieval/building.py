@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from afterturn.records import MemoryLayer, MemoryRecord
 from afterturn.retrieval.entries import Entry, Label
-from afterturn.retrieval.ranking import Cue, Ranking, rank
+from afterturn.retrieval.question import Cue
+from afterturn.retrieval.ranking import Ranking, rank
 from afterturn.retrieval.rows import Row, identity
 from afterturn.retrieval.view import View
 from afterturn.retrieved import RetrievedMemory
@@ -94,7 +95,7 @@ def best_ids(
 ) -> list[str]:
     """The record ids of everything ranked, best first."""
     view, ranking = ranked(entries, cue, layers)
-    return [view.rows(p)[0].record_id for p in ranking.best(len(view)).tolist()]
+    return [view.rows(p)[0].record_id for p in ranking.positions[ranking.best(len(view))].tolist()]
 
 
 def retrieved(

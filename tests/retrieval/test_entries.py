@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from afterturn.retrieval.entries import Entry, Label
-from afterturn.retrieval.ranking import Cue, rank
+from afterturn.retrieval.question import Cue
+from afterturn.retrieval.ranking import rank
 from afterturn.retrieval.rows import Row
 from afterturn.retrieval.view import View
 

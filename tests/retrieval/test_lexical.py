@@ -35,13 +35,14 @@ def naive(corpus: Sequence[Document], query: Sequence[str], k1: float, b: float)
 
 def scored(parts: Sequence[tuple[LexicalIndex, list[int]]], query: Sequence[str]) -> list[float]:
     """BM25 of all ranked documents; a part's list says where each document stands, or -1."""
-    placed = [(index, np.array(places, dtype=np.int32)) for index, places in parts]
-    total = sum(int((places >= 0).sum()) for _, places in placed)
+    placed = [(index, np.array(places, dtype=np.int32), 0) for index, places in parts]
+    total = sum(int((places >= 0).sum()) for _, places, _ in placed)
     lengths = np.zeros(total)
-    for index, places in placed:
+    for index, places, _ in placed:
         lengths[places[places >= 0]] = index.lengths[places >= 0]
     hits = lexical.find(query, placed, total)
-    return [float(score) for score in lexical.bm25(hits.values(), lengths, k1=0.9, b=0.75)]
+    mean = float(lengths.mean()) if total else 0.0
+    return [float(score) for score in lexical.bm25(hits.values(), lengths, mean, k1=0.9, b=0.75)]
 
 
 @given(documents, queries)
@@ -107,6 +108,6 @@ def test_of_a_huge_question_the_rarest_terms_are_looked_up() -> None:
     common = [f"common{i}" for i in range(lexical.QUERY_TERMS_MAX + 50)]
     index = lexical.build([common, [*common, "needle"]])
     places = np.array([0, 1], dtype=np.int32)
-    hits = lexical.find([*common, "needle"], [(index, places)], 2)
+    hits = lexical.find([*common, "needle"], [(index, places, 0)], 2)
     assert len(hits) == lexical.QUERY_TERMS_MAX
     assert "needle" in hits

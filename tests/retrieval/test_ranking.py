@@ -9,13 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afterturn.retrieval import signals
-from afterturn.retrieval.ranking import Cue, rank
+from afterturn.retrieval.entries import Entry
+from afterturn.retrieval.question import Cue, named_speaker
+from afterturn.retrieval.ranking import rank
 from afterturn.retrieval.rows import Row
 from afterturn.retrieval.view import View
 from afterturn.retrieval.weights import Weights
 
 from .building import START, best_ids, entry, message, ranked, row
+
+
+def explained(entries: list[Entry], cue: str) -> dict[str, dict[str, float]]:
+    """What each signal adds, by record id."""
+    view, ranking = ranked(entries, cue)
+    return {view.rows(p)[0].record_id: ranking.explained(p) for p in range(len(view))}
+
 
 FILLER = [row(f"filler{i}", f"nothing{i} of note{i}") for i in range(8)]
 
@@ -70,17 +78,16 @@ def test_scores_are_deviations_from_the_mean() -> None:
 def test_the_answer_after_the_question_is_lifted() -> None:
     """A message without a shared word gains from its neighbours, within its session only."""
     rows = [
-        message("t1", "user", "which perfume do you wear", minute=1, session="s1"),
+        message("t1", "user", "which perfume do you wear?", minute=1, session="s1"),
         message("t1", "assistant", "bergamot mostly", minute=1, session="s1"),
         message("t2", "user", "hello there friend", minute=2, session="s2"),
         *FILLER,
     ]
-    view, ranking = ranked([entry(rows)], "perfume")
-    by_id = {view.rows(p)[0].record_id: ranking.explained(p) for p in range(len(view))}
+    by_id = explained([entry(rows)], "perfume")
     assert best_ids([entry(rows)], "perfume")[:2] == ["t1:user:episodic", "t1:assistant:episodic"]
     lifted, other = by_id["t1:assistant:episodic"], by_id["t2:user:episodic"]
     assert lifted["previous"] > other["previous"]
-    assert lifted["coverage"] > other["coverage"]
+    assert lifted["thread_coverage"] > other["thread_coverage"]
 
 
 def test_conversations_lie_in_the_order_of_their_time() -> None:
@@ -137,7 +144,7 @@ def test_a_question_that_names_one_speaker_prefers_what_they_said() -> None:
 )
 def test_named_speaker(cue: str, named: str | None) -> None:
     """Exactly one speaker is named; a capital letter tells Will from will."""
-    assert signals.named_speaker(cue, ["Caroline", "Melanie Smith", "Will"]) == named
+    assert named_speaker(cue, ["Caroline", "Melanie Smith", "Will"]) == named
 
 
 def test_what_the_user_said_is_preferred_unless_the_assistant_is_asked() -> None:
@@ -210,16 +217,23 @@ def test_recency_is_an_option() -> None:
     assert rank(view, later, Weights(recency=1.0)).scores[at["new"]] > 0
 
 
-@given(st.lists(st.tuples(st.floats(-5, 5), st.booleans()), min_size=1, max_size=30))
-def test_session_evidence_is_the_mean_of_the_best_three(given: list[tuple[float, bool]]) -> None:
-    """By groups, ties included."""
-    values = np.array([value for value, _ in given])
-    opens = np.array([True, *(o for _, o in given[1:])])
-    found = signals.session_evidence(values, opens)
-    group = np.cumsum(opens)
-    for at in range(len(values)):
-        best = sorted(values[group == group[at]], reverse=True)[:3]
-        assert found[at] == pytest.approx(sum(best) / len(best))
+def test_a_session_is_as_good_as_its_best_message() -> None:
+    """What a session was about lifts its other messages, and nothing outside it."""
+    rows = [
+        message("t1", "user", "oolong tea is what I like", minute=1, session="s1"),
+        *(
+            message(f"f{i}", "user", f"other words {i}", minute=2 + i, session="s1")
+            for i in range(4)
+        ),
+        *(
+            message(f"g{i}", "user", f"other words {i}", minute=9 + i, session="s2")
+            for i in range(4)
+        ),
+    ]
+    by_id = explained([entry(rows)], "oolong tea")
+    assert by_id["f3:user:episodic"]["session"] > by_id["g3:user:episodic"]["session"]
+    ranks = best_ids([entry(rows)], "oolong tea")
+    assert ranks.index("f3:user:episodic") < ranks.index("g3:user:episodic")
 
 
 @given(st.integers(1, 40), st.integers(1, 50), st.data())

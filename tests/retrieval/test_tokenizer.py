@@ -33,8 +33,9 @@ def test_english_words_meet_in_their_stem() -> None:
         ("iPhone手機", ["iphon", "手機"]),
         ("ชอบชา", ["ชอ", "อบ", "บช", "ชา"]),
         ("한국어 책", ["한국", "국어", "책"]),
-        ("हिन्दी भाषा", ["हिन्दी", "भाषा"]),
-        ("привет МИР", ["привет", "мир"]),
+        ("हिन्दी भाषा", ["हिन्द", "भाष"]),
+        ("книги КНИГА", ["книг", "книг"]),
+        ("café CAFE Müller", ["cafe", "cafe", "muller"]),
     ],
 )
 def test_terms(text: str, expected: list[str]) -> None:

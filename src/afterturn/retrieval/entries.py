@@ -61,7 +61,7 @@ class Entry:
     @property
     def nbytes(self) -> int:
         """Estimated bytes held, with room for the arrays that ranking derives."""
-        return 1_024 + sum(part.segment.nbytes + 96 * len(part.segment) for part in self.parts)
+        return 1_024 + sum(part.segment.nbytes + 180 * len(part.segment) for part in self.parts)
 
     def updated(self, label: Label, rows: Sequence[Row], vectors: NDArray[np.float32]) -> Entry:
         """The entry with these rows new or replaced; vectors float32 [rows, dim]."""

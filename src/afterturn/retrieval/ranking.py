@@ -1,47 +1,51 @@
-"""Ranks everything a reader may see for one question.
+"""Ranks what a reader may see for one question.
 
 score = the sum of the weighted signals, brought to standard deviations above the mean of what is
-ranked. Lexical and vector evidence come first; the conversation adds what neighbours, session,
-coverage and speaker say. The parts of a score add up to it.
+ranked; the parts of a score add up to it. Ranking takes two steps. Everything visible is scored
+by what its own text says: BM25, vector, coverage, the kind of sentence, who speaks. The best of
+these and their neighbours, some thousand, are the candidates; for them count also the messages
+around, the session, and what the question asks for. Scopes of up to `reach` records are
+candidates as a whole.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from afterturn.retrieval import lexical, signals
-from afterturn.retrieval.lexical import Floats
+from afterturn.retrieval.lexical import Floats, Mask, TermHits
+from afterturn.retrieval.question import Cue, Question, named_speaker
+from afterturn.retrieval.selection import Slots
 from afterturn.retrieval.tokenizer import terms
 from afterturn.retrieval.view import View
 from afterturn.retrieval.weights import DEFAULT_WEIGHTS, Weights
 
+REACH: Final = 1_000
+"""How many of the best are candidates for the second step."""
+
+# How vector and lexical evidence weigh where the evidence of other messages is borrowed.
+_VECTOR_TO_LEXICAL: Final = 1.2
 # Two builds of the same index may sum in another order: closer than this, scores are equal.
-_SCORE_DECIMALS = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Cue:
-    """A question as ranking sees it; `vector` float32 [dim] of unit length; `now` in seconds."""
-
-    text: str
-    vector: NDArray[np.float32] | None = None
-    now: float | None = None
+_SCORE_DECIMALS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Scores of all positions of a view, and what each signal adds to them."""
+    """The candidates' `positions` in the view, ascending, with scores and parts aligned."""
 
+    positions: Slots
     scores: Floats
-    parts: dict[str, Floats] = field(default_factory=dict)
-    order_key: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    happened_at: Floats = field(default_factory=lambda: np.zeros(0))
+    parts: dict[str, Floats]
+    order_key: NDArray[np.int64]
+    happened_at: Floats
 
-    def best(self, count: int) -> NDArray[np.intp]:
-        """The positions of the best `count`, best first; what is newer first among equals."""
+    def best(self, count: int) -> Slots:
+        """The places of the best `count` candidates, best first; newer first among equals."""
         chosen = np.arange(len(self.scores))
         if count < len(self.scores):
             # All that ties with the last place takes part, so that the cut is no accident.
@@ -50,69 +54,119 @@ class Ranking:
         keys = (self.order_key[chosen], -self.happened_at[chosen], -self.scores[chosen])
         return chosen[np.lexsort(keys)][:count]
 
-    def explained(self, position: int) -> dict[str, float]:
-        """What each signal that is not silent adds to the score at a position."""
-        parts = {name: round(float(part[position]), 6) for name, part in self.parts.items()}
+    def explained(self, place: int) -> dict[str, float]:
+        """What each signal that is not silent adds to the score at a place."""
+        parts = {name: round(float(part[place]), 6) for name, part in self.parts.items()}
         return {name: part for name, part in parts.items() if part}
 
 
-def rank(view: View, cue: Cue, weights: Weights = DEFAULT_WEIGHTS) -> Ranking:
-    """Scores for every position of the view; equal inputs give equal rankings, however cached."""
-    raw = _evidence(view, cue, weights)
-    evidence = np.sum(list(raw.values()), axis=0) if raw else np.zeros(len(view))
-    raw |= _conversation(view, evidence, weights)
-    raw |= _options(view, cue, weights)
-    total = np.sum(list(raw.values()), axis=0)
-    spread = float(total.std()) if len(view) else 0.0
-    scale = 1.0 / spread if spread > 1e-9 else 0.0
-    parts = {name: (value - value.mean()) * scale for name, value in raw.items() if len(view)}
-    scores = np.round((total - total.mean()) * scale if len(view) else total, _SCORE_DECIMALS)
-    return Ranking(scores, parts, view.columns["order_key"], view.columns["happened_at"])
+def rank(
+    view: View, cue: Cue, weights: Weights = DEFAULT_WEIGHTS, *, reach: int = REACH
+) -> Ranking:
+    """The ranking of the best `reach` positions at least; equal inputs rank equally."""
+    question = Question.of(cue)
+    hits = view.hits(question.terms)
+    own, evidence = _own(view, cue, question, hits, weights)
+    base = np.sum(list(own.values()), axis=0)
+    at = _candidates(base, reach)
+    around = _around(view, question, hits, signals.standardised(evidence), weights, at)
+    total = base.copy()
+    total[at] += np.sum(list(around.values()), axis=0)
+    scale = _scale(total)
+    count = max(len(view), 1)
+    parts = {name: (value[at] - value.mean()) * scale for name, value in own.items() if len(at)}
+    parts |= {name: (value - value.sum() / count) * scale for name, value in around.items()}
+    scores = np.round((total[at] - total.mean()) * scale if len(at) else total, _SCORE_DECIMALS)
+    columns = view.columns[at]
+    return Ranking(at, scores, parts, columns["order_key"], columns["happened_at"])
 
 
-def _evidence(view: View, cue: Cue, weights: Weights) -> dict[str, Floats]:
-    """What a record's own text says."""
-    hits = view.hits(terms(cue.text))
-    scores = lexical.bm25(hits, view.lengths(), k1=weights.k1, b=weights.b)
-    raw = {"lexical": weights.lexical * signals.standardised(scores)}
+def _own(
+    view: View,
+    cue: Cue,
+    question: Question,
+    hits: Mapping[str, TermHits],
+    weights: Weights,
+) -> tuple[dict[str, Floats], Floats]:
+    """What each record's own text says, and the evidence in it that others may borrow."""
+    lengths = view.piece_lengths
+    mean = float(lengths.mean()) if len(lengths) else 0.0
+    scores = lexical.bm25(hits.values(), lengths, mean, k1=weights.k1, b=weights.b)
+    evidence = signals.standardised(view.best_piece(scores))
+    own = {"lexical": weights.lexical * evidence}
     if cue.vector is not None:
         cosines = signals.standardised(view.cosines(cue.vector), view.has_vector)
-        raw["vector"] = weights.vector * cosines
-    raw["coverage"] = weights.coverage * signals.coverage(hits, view.opens_thread)
-    return raw
-
-
-def _conversation(view: View, evidence: Floats, weights: Weights) -> dict[str, Floats]:
-    """What the messages around it say."""
-    before = signals.previous_evidence(evidence, view.opens_thread)
-    after = signals.following_evidence(evidence, view.opens_thread)
-    session = signals.session_evidence(evidence, view.opens_session)
-    return {
-        "previous": weights.previous * before,
-        "following": weights.following * after,
-        "session": weights.session * session,
-    }
-
-
-def _options(view: View, cue: Cue, weights: Weights) -> dict[str, Floats]:
-    """Who spoke, and what is off by default."""
-    raw: dict[str, Floats] = {}
-    name = signals.named_speaker(cue.text, view.names())
-    if name is not None:
-        spoke = view.said_by(name)
-        mentions = np.zeros(len(view), dtype=np.bool_)
-        for hit in view.hits(terms(name)):
-            mentions[hit.positions] = True
-        # A fact has no speaker: it is about whom it names.
-        about = spoke | (mentions & ~view.has_speaker())
-        raw["speaker"] = np.where(about, weights.speaker, 0.0)
-    if cue.text.strip() and not signals.addresses_assistant(cue.text):
-        raw["user_side"] = weights.user_side * view.columns["is_user"]
-    if weights.importance:
-        raw["importance"] = weights.importance * view.columns["importance"]
+        own["vector"] = weights.vector * cosines
+        evidence = evidence + _VECTOR_TO_LEXICAL * cosines
+    names = view.names()
+    own["coverage"] = weights.coverage * signals.coverage(view, _topical(hits, names))
+    if question.terms:
+        own["prior"] = view.prior(weights, to_assistant=question.to_assistant)
+    if (speaker := named_speaker(cue.text, names)) is not None:
+        own["speaker"] = np.where(_is_about(view, speaker), weights.speaker, 0.0)
     if weights.recency and len(view):
         now = cue.now if cue.now is not None else float(view.columns["happened_at"].max())
-        raw["recency"] = weights.recency * signals.recency(
-            view.columns, now, weights.recency_half_life_days
-        )
-    return raw
+        recent = signals.recency(view.columns, now, weights.recency_half_life_days)
+        own["recency"] = weights.recency * recent
+    return own, evidence
+
+
+def _candidates(base: Floats, reach: int) -> Slots:
+    if len(base) <= reach:
+        return np.arange(len(base))
+    last = np.partition(base, -reach)[-reach]
+    best = np.flatnonzero(base >= last)
+    beside = np.concatenate((best, best - 1, best + 1))
+    return np.unique(np.clip(beside, 0, len(base) - 1))
+
+
+def _around(
+    view: View,
+    question: Question,
+    hits: Mapping[str, TermHits],
+    evidence: Floats,
+    weights: Weights,
+    at: Slots,
+) -> dict[str, Floats]:
+    """What the messages around each candidate say, and whether it is of the kind asked for."""
+    opens, columns = view.opens_thread, view.columns
+    topical = _topical(hits, view.names())
+    previous = signals.previous_evidence(evidence, opens, columns["asks"], at)
+    session = signals.session_lexical(view, hits.values(), at, k1=weights.k1, b=weights.b)
+    around = {
+        "previous": weights.previous * previous,
+        "following": weights.following * signals.following_evidence(evidence, opens, at),
+        "thread_coverage": weights.thread_coverage * signals.thread_coverage(view, topical, at),
+        "session": weights.session * signals.session_evidence(evidence, view, at),
+        "session_lexical": weights.session_lexical * session,
+    }
+    kinds = columns[at]
+    if question.asks_time:
+        around["time_told"] = weights.time_told * kinds["tells_time"]
+    if question.asks_number:
+        around["number_told"] = weights.number_told * kinds["tells_number"]
+    if question.asks_name:
+        around["names_told"] = weights.names_told * np.log2(1.0 + kinds["names"])
+    if question.window is not None:
+        nearness = question.window.nearness(kinds["happened_at"])
+        around["time_window"] = weights.time_window * nearness
+    return around
+
+
+def _topical(hits: Mapping[str, TermHits], names: tuple[str, ...]) -> list[TermHits]:
+    """The hits of what is asked about; who speaks is a signal of its own."""
+    of_names = {term for name in names for term in terms(name)}
+    return [hit for term, hit in hits.items() if term not in of_names] or list(hits.values())
+
+
+def _is_about(view: View, speaker: str) -> Mask:
+    """What the speaker said; a fact has no speaker: it is about whom it names."""
+    mentions = np.zeros(len(view), dtype=np.bool_)
+    for hit in view.hits(terms(speaker)).values():
+        mentions[view.piece_owners[hit.documents]] = True
+    return view.said_by(speaker) | (mentions & ~view.has_speaker())
+
+
+def _scale(total: Floats) -> float:
+    spread = float(total.std()) if len(total) else 0.0
+    return 1.0 / spread if spread > 1e-9 else 0.0

@@ -22,6 +22,7 @@ from afterturn.retrieval import lexical
 from afterturn.retrieval.lexical import LexicalIndex, Mask, Positions
 from afterturn.retrieval.rows import Row
 from afterturn.retrieval.tokenizer import terms
+from afterturn.retrieval.traits import traits
 
 MERGE_RATIO: Final = 4
 MERGE_SLOTS: Final = 1_024
@@ -41,7 +42,13 @@ COLUMNS: Final = np.dtype(
         ("importance", np.float64),
         ("layer", np.int8),
         ("is_message", np.bool_),
-        ("is_user", np.bool_),
+        ("is_assistant", np.bool_),
+        ("words", np.int8),
+        ("asks", np.bool_),
+        ("first_person", np.bool_),
+        ("tells_time", np.bool_),
+        ("tells_number", np.bool_),
+        ("names", np.int8),
     ]
 )
 
@@ -80,7 +87,11 @@ class Part:
 
 def build(rows: Sequence[Row], vectors: NDArray[np.float32]) -> Segment:
     """A segment of these rows; `vectors` float32 [rows, dim], unusable rows zero or not finite."""
-    index = lexical.build([terms(row.index_text) for row in rows])
+    texts = [lexical.pieces(terms(row.index_text)) for row in rows]
+    index = lexical.build(
+        [piece for text in texts for piece in text],
+        [at for at, text in enumerate(texts) for _ in text],
+    )
     columns = np.array([_column(row) for row in rows], dtype=COLUMNS)
     return _segment(tuple(rows), index, columns, *_usable(vectors))
 
@@ -154,7 +165,8 @@ def _column(row: Row) -> tuple[object, ...]:
         row.importance,
         LAYERS.index(row.layer),
         row.is_message,
-        row.is_message and row.speaker == "user" and not row.speaker_name,
+        row.is_message and row.speaker == "assistant" and not row.speaker_name,
+        *traits(row.text),
     )
 
 

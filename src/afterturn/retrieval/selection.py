@@ -8,40 +8,67 @@ conversation and time: neighbours are the positions before and after.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from afterturn.retrieval.lexical import Mask, Positions
+from afterturn.retrieval.lexical import Floats, Mask, Positions
 from afterturn.retrieval.rows import Row
 from afterturn.retrieval.segments import COLUMNS, LAYERS, Part
+from afterturn.retrieval.weights import Weights
 
 Columns: TypeAlias = NDArray[np.void]
 Slots: TypeAlias = NDArray[np.intp]
+
+CENTRE_DOUBT: Final = 20
+"""So many vectors halve the belief in their mean."""
+_DISTANCE_SQUARE_MIN: Final = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Ranked positions 0 to n-1; arrays are aligned with them unless said.
 
-    `slots` are positions among all slots of the entry, `position_of` its inverse per part (-1
-    where not ranked). `opens_thread` is true where a conversation begins, `opens_session` where
-    a session does (a record outside any session is one of its own). `twins` gives, per position
-    that has any, the slots of records of the same message that are not ranked themselves.
+    `slots` are positions among all slots of the entry. `opens_thread` is true where a
+    conversation begins, `session_of` numbers the sessions (a record outside any is one of its
+    own), `session_starts` [sessions] says where they begin and `session_lengths` how many terms
+    they have. A text is one or more pieces in
+    the lexical index: the ranked ones are numbered by position, `piece_of` gives their number
+    per part of the entry (-1 where not ranked), `piece_owners` and `piece_lengths` [pieces] the
+    position and the terms of each, `piece_starts` the first of each position. `centre` float32
+    [dim] is what the vectors have in common, `along` their product with it and `distance` how
+    far each lies from it (see `_centred`). `twins` gives, per position that has any, the slots
+    of records of the same message that are not ranked themselves.
     """
 
     slots: Slots
-    position_of: tuple[Positions, ...]
     opens_thread: Mask
-    opens_session: Mask
+    session_of: Positions
+    session_starts: Slots
+    session_lengths: NDArray[np.float64]
     columns: Columns
-    lengths: NDArray[np.float64]
+    piece_of: tuple[Positions, ...]
+    piece_owners: Positions
+    piece_lengths: NDArray[np.float64]
+    piece_starts: Slots
+    centre: NDArray[np.float32]
+    along: NDArray[np.float32]
+    distance: NDArray[np.float32]
     has_vector: Mask
     speaker: Positions
     speaker_names: tuple[str, ...]
     twins: dict[int, tuple[int, ...]]
+    _priors: dict[tuple[Weights, bool], Floats] = field(default_factory=dict, repr=False)
+
+    def prior(self, weights: Weights, *, to_assistant: bool) -> Floats:
+        """What each ranked row has on its side before any question; computed once."""
+        key = (weights, to_assistant)
+        known = self._priors.get(key)
+        if known is None:
+            known = self._priors[key] = _prior(self.columns, weights, to_assistant=to_assistant)
+        return known
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -66,21 +93,41 @@ def select(parts: Sequence[Part], layers: frozenset[str] | None) -> Selection:
     slots = _in_order(columns, np.flatnonzero(wanted & ~twin))
     ranked = columns[slots]
     opens_thread = _opens_thread(ranked)
-    lengths = _joined([part.segment.lexical.lengths for part in parts], np.dtype(np.int32))
+    opens_session = opens_thread | (ranked["session_key"] == 0)
     has_vector = _joined([part.segment.has_vector for part in parts], np.dtype(np.bool_))
+    piece_of, owners, lengths = _pieces(parts, slots)
     speaker, names = _speakers(parts)
+    session_of = np.cumsum(opens_session) - 1
+    centre, along, distance = _centred(parts, slots, has_vector)
     return Selection(
         slots=slots,
-        position_of=_positions(parts, slots),
         opens_thread=opens_thread,
-        opens_session=opens_thread | (ranked["session_key"] == 0),
+        session_of=session_of.astype(np.int32),
+        session_starts=np.flatnonzero(opens_session),
+        session_lengths=np.bincount(session_of[owners], lengths),
         columns=ranked,
-        lengths=lengths[slots].astype(np.float64),
+        piece_of=piece_of,
+        piece_owners=owners,
+        piece_lengths=lengths,
+        piece_starts=np.searchsorted(owners, np.arange(len(slots))),
+        centre=centre,
+        along=along,
+        distance=distance,
         has_vector=has_vector[slots],
         speaker=speaker[slots],
         speaker_names=names,
         twins=_twins(columns["message_key"], np.flatnonzero(twin), slots),
     )
+
+
+def _prior(columns: Columns, weights: Weights, *, to_assistant: bool) -> Floats:
+    prior = weights.words * np.log2(1.0 + columns["words"])
+    # A fact is what somebody told of himself, put into the third person.
+    tells = columns["first_person"] | ~columns["is_message"]
+    prior += weights.first_person * tells + weights.importance * columns["importance"]
+    if not to_assistant:
+        prior -= weights.user_side * columns["is_assistant"]
+    return np.asarray(prior)
 
 
 def _is_twin(columns: Columns, wanted: Mask) -> Mask:
@@ -105,12 +152,49 @@ def _opens_thread(ranked: Columns) -> Mask:
     return opens
 
 
-def _positions(parts: Sequence[Part], slots: Slots) -> tuple[Positions, ...]:
-    total = sum(len(part.segment) for part in parts)
-    position_of = np.full(total, -1, dtype=np.int32)
+def _pieces(
+    parts: Sequence[Part], slots: Slots
+) -> tuple[tuple[Positions, ...], Positions, NDArray[np.float64]]:
+    """The ranked pieces' numbers per part, then the position and the terms of each."""
+    position_of = np.full(sum(len(part.segment) for part in parts), -1, dtype=np.int32)
     position_of[slots] = np.arange(len(slots), dtype=np.int32)
-    ends = np.cumsum([len(part.segment) for part in parts])
-    return tuple(np.split(position_of, ends[:-1])) if parts else ()
+    starts = np.cumsum([0, *(len(part.segment) for part in parts)])
+    indexes = [part.segment.lexical for part in parts]
+    place = [
+        position_of[index.owners + start] for index, start in zip(indexes, starts, strict=False)
+    ]
+    positions = _joined(place, np.dtype(np.int32))
+    ranked = np.flatnonzero(positions >= 0)
+    order = ranked[np.argsort(positions[ranked], kind="stable")]
+    number = np.full(len(positions), -1, dtype=np.int32)
+    number[order] = np.arange(len(order), dtype=np.int32)
+    lengths = _joined([index.lengths for index in indexes], np.dtype(np.int32))
+    piece_of = tuple(np.split(number, np.cumsum([len(p) for p in place])[:-1])) if parts else ()
+    return piece_of, positions[order], lengths[order].astype(np.float64)
+
+
+def _centred(
+    parts: Sequence[Part], slots: Slots, has_vector: Mask
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    """What all vectors have in common, each one's product with it and distance from it.
+
+    All of a scope's texts are somewhat alike, to each other and to any question; what is common
+    tells nothing about which to choose (Arora et al. 2017, "A simple but tough-to-beat baseline",
+    and Mu & Viswanath 2018 remove it). Of few vectors only a part of the mean is believed.
+    """
+    vectors = _joined([part.segment.vectors for part in parts], np.dtype(np.float32))
+    usable = slots[has_vector[slots]]
+    if not len(usable):
+        dim = vectors.shape[1] if vectors.ndim == 2 else 0
+        along = np.zeros(len(slots), dtype=np.float32)
+        return np.zeros(dim, dtype=np.float32), along, np.ones_like(along)
+    weight = np.zeros(len(vectors), dtype=np.float32)
+    weight[usable] = 1.0 / (len(usable) + CENTRE_DOUBT)
+    centre = weight @ vectors
+    along = (vectors @ centre)[slots]
+    squares = 1.0 - 2.0 * along + centre @ centre
+    distance = np.sqrt(np.maximum(squares, _DISTANCE_SQUARE_MIN), dtype=np.float32)
+    return centre, along, distance
 
 
 def _speakers(parts: Sequence[Part]) -> tuple[Positions, tuple[str, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,8 @@ from afterturn.queries import Dropped, MemoryQuery, RetrievalResult
 from afterturn.retrieval import gates
 from afterturn.retrieval.cache import RetrievalCache
 from afterturn.retrieval.entries import Entry
-from afterturn.retrieval.ranking import Cue, Ranking, rank
+from afterturn.retrieval.question import Cue
+from afterturn.retrieval.ranking import Ranking, rank
 from afterturn.retrieval.reader import Reader
 from afterturn.retrieval.rows import Row
 from afterturn.retrieval.view import View
@@ -49,10 +51,10 @@ class _Vector:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The best records, best first: rows, their positions in the ranking, their scores."""
+    """The best records, best first: rows, their places in the ranking, their scores."""
 
     rows: list[Row]
-    positions: list[int]
+    places: list[int]
     scores: list[float]
 
     def memories(self, places: Iterable[int], ranking: Ranking) -> tuple[RetrievedMemory, ...]:
@@ -61,7 +63,7 @@ class _Found:
             RetrievedMemory(
                 record=self.rows[at].record(),
                 score=self.scores[at],
-                signals=ranking.explained(self.positions[at]),
+                signals=ranking.explained(self.places[at]),
             )
             for at in places
         )
@@ -132,8 +134,9 @@ class PostgresRetrieval:
     ) -> RetrievalResult:
         layers = None if query.layers is None else frozenset(layer.value for layer in query.layers)
         view = View(entries, layers)
-        now = query.now.timestamp() if query.now else None
-        ranking = rank(view, Cue(query.text, vector.values, now), self._weights)
+        now = (query.now or datetime.now(UTC)).timestamp()
+        cue = Cue(query.text, vector.values, now)
+        ranking = rank(view, cue, self._weights, reach=SCAN_BUDGET)
         degraded = self._degraded(view, vector)
         found = _best(view, ranking, SCAN_BUDGET)
         if not gated:
@@ -144,6 +147,7 @@ class PostgresRetrieval:
         reach = SCAN_BUDGET
         while len(found.rows) == reach and _may_go_on(passage, found, query):
             reach *= WIDENING
+            ranking = rank(view, cue, self._weights, reach=reach)
             found = _best(view, ranking, reach)
             passage = gates.passage(found.rows, found.scores, query)
         return RetrievalResult(
@@ -196,11 +200,12 @@ def _best(view: View, ranking: Ranking, count: int) -> _Found:
     """The best `count` records, the other layer of a message right behind the one ranked."""
     found = _Found([], [], [])
     best = ranking.best(count)
-    for position, score in zip(best.tolist(), ranking.scores[best].tolist(), strict=True):
+    scores, positions = ranking.scores[best].tolist(), ranking.positions[best].tolist()
+    for place, position, score in zip(best.tolist(), positions, scores, strict=True):
         for row in view.rows(position):
             if len(found.rows) == count:
                 return found
             found.rows.append(row)
-            found.positions.append(position)
+            found.places.append(place)
             found.scores.append(score)
     return found

@@ -1,120 +1,115 @@
 """The signals that a score is summed from: pure functions over arrays of ranked positions.
 
 Positions lie by conversation and time (see `selection`), so the neighbours of a message are the
-positions beside it, unless a conversation opens between them.
+positions beside it, unless a conversation opens between them. What is computed for all positions
+costs little; the rest is computed for `at`, the positions of the candidates.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from afterturn.retrieval import lexical
 from afterturn.retrieval.lexical import Floats, Mask, TermHits
-from afterturn.retrieval.selection import Columns
+from afterturn.retrieval.selection import Columns, Slots
+from afterturn.retrieval.view import View
 
-SESSION_BEST: Final = 3
-_SECONDS_A_DAY: Final = 86_400.0
+SECONDS_A_DAY: Final = 86_400.0
 _SPREAD_MIN: Final = 1e-9
-_WORD: Final = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
 
 
-def standardised(values: Floats, known: Mask | None = None) -> Floats:
+def standardised(values: NDArray[np.floating], known: Mask | None = None) -> Floats:
     """Deviations from the mean in standard deviations; zeros where all values are equal.
 
     With `known`, mean and deviation are those of the known values, and the others count as
     average: a record without a vector is neither favoured nor pushed down.
     """
-    present = values if known is None else values[known]
+    all_known = known is None or bool(known.all())
+    present = values if all_known else values[known]
     if not len(present):
         return np.zeros(len(values))
-    spread = float(present.std())
+    mean = float(present.mean(dtype=np.float64))
+    spread = float(present.std(dtype=np.float64))
     if spread < _SPREAD_MIN:
         return np.zeros(len(values))
-    deviations = (values - present.mean()) / spread
-    return deviations if known is None else np.where(known, deviations, 0.0)
+    deviations = (values - mean) / spread
+    return np.asarray(deviations if all_known else np.where(known, deviations, 0.0), np.float64)
 
 
-def previous_evidence(evidence: Floats, opens_thread: Mask) -> Floats:
-    """The evidence of the message before, 0 at the start of a conversation.
-
-    A question is often answered by the message after the one that shares its words.
-    """
-    before = np.zeros(len(evidence))
-    before[1:] = evidence[:-1]
-    before[opens_thread] = 0.0
-    return before
-
-
-def following_evidence(evidence: Floats, opens_thread: Mask) -> Floats:
-    """The evidence of the message after, 0 at the end of a conversation."""
-    after = np.zeros(len(evidence))
-    after[:-1] = np.where(opens_thread[1:], 0.0, evidence[1:])
-    return after
-
-
-def session_evidence(evidence: Floats, opens_session: Mask) -> Floats:
-    """For each position the mean of its session's best `SESSION_BEST`: what it was about."""
-    if not len(evidence):
-        return evidence
-    starts = np.flatnonzero(opens_session)
-    group = np.cumsum(opens_session) - 1
-    sizes = np.diff(np.append(starts, len(evidence)))
-    rest, total = evidence.copy(), np.zeros(len(starts))
-    for rank in range(SESSION_BEST):
-        best = np.maximum.reduceat(rest, starts)
-        total += np.where(sizes > rank, best, 0.0)
-        at = np.flatnonzero(rest == best[group])
-        first = np.ones(len(at), dtype=np.bool_)
-        first[1:] = np.diff(group[at]) != 0  # of equal ones, only one is taken out
-        rest[at[first]] = -np.inf
-    return np.asarray((total / np.minimum(sizes, SESSION_BEST))[group])
-
-
-def coverage(hits: Iterable[TermHits], opens_thread: Mask) -> Floats:
-    """The share of the question's idf mass found in a message or the one before it, 0 to 1."""
-    covered = np.zeros(len(opens_thread))
-    holds = np.zeros(len(opens_thread) + 1, dtype=np.bool_)
+def coverage(view: View, hits: Iterable[TermHits]) -> Floats:
+    """The share of the question's idf mass found in the best piece of each text, 0 to 1."""
+    covered = np.zeros(view.pieces)
     mass = 0.0
     for hit in hits:
-        holds[hit.positions] = True
-        after = hit.positions + 1
-        after = after[~holds[after]]  # those that hold it are counted already
-        after = after[after < len(opens_thread)]
-        covered[hit.positions] += hit.idf
-        covered[after[~opens_thread[after]]] += hit.idf
-        holds[hit.positions] = False
+        covered[hit.documents] += hit.idf
+        mass += hit.idf
+    return view.best_piece(covered) / mass if mass else np.zeros(len(view))
+
+
+def thread_coverage(view: View, hits: Iterable[TermHits], at: Slots) -> Floats:
+    """The share of the question's idf mass found in a message or the one before it, 0 to 1.
+
+    Who answers a question does not repeat its words.
+    """
+    covered = np.zeros(len(at))
+    holds = np.zeros(len(view) + 1, dtype=np.bool_)  # the last stands for "nothing before"
+    before = np.where(view.opens_thread[at], len(view), at - 1)
+    mass = 0.0
+    for hit in hits:
+        holders = view.piece_owners[hit.documents]
+        holds[holders] = True
+        covered += hit.idf * (holds[at] | holds[before])
+        holds[holders] = False
         mass += hit.idf
     return covered / mass if mass else covered
 
 
-def named_speaker(cue: str, names: Sequence[str]) -> str | None:
-    """The one speaker that a question names, by any word of the name; `None` for none or several.
-
-    Case counts unless the whole question is in lower case: "what will she eat" names no Will.
-    """
-    lower = cue == cue.lower()
-    words = {_bare(w.casefold() if lower else w) for w in _WORD.findall(cue)}
-    named = {
-        name.casefold()
-        for name in names
-        if any((w.casefold() if lower else w) in words for w in _WORD.findall(name) if len(w) > 1)
-    }
-    return named.pop() if len(named) == 1 else None
+def previous_evidence(evidence: Floats, opens_thread: Mask, asks: Mask, at: Slots) -> Floats:
+    """The evidence of the message before, where it asks; 0 at the start of a conversation."""
+    counts = ~opens_thread[at]
+    before = np.where(counts, at - 1, 0)
+    return np.where(counts & asks[before], evidence[before], 0.0)
 
 
-def _bare(word: str) -> str:
-    return re.sub(r"['\u2019]s$", "", word)
+def following_evidence(evidence: Floats, opens_thread: Mask, at: Slots) -> Floats:
+    """The evidence of the message after, 0 at the end of a conversation."""
+    after = np.minimum(at + 1, len(evidence) - 1)
+    ends = (at == after) | opens_thread[after]
+    return np.where(ends, 0.0, evidence[after])
 
 
-def addresses_assistant(cue: str) -> bool:
-    """Whether a question is about what the assistant said ("what did you recommend?")."""
-    return re.search(r"\b(?:you|your|yours)\b", cue, re.IGNORECASE) is not None
+def session_evidence(evidence: Floats, view: View, at: Slots) -> Floats:
+    """The best evidence of each candidate's session: what it was about."""
+    if not len(at):
+        return np.zeros(0)
+    best = np.maximum.reduceat(evidence, view.session_starts)
+    return np.asarray(best[view.session_of[at]])
+
+
+def session_lexical(
+    view: View, hits: Iterable[TermHits], at: Slots, *, k1: float, b: float
+) -> Floats:
+    """BM25 of each candidate's whole session, standardised over the sessions."""
+    lengths = view.session_lengths
+    by_session = [_in_sessions(view, hit) for hit in hits]
+    mean = float(lengths.mean()) if len(lengths) else 0.0
+    scores = lexical.bm25(by_session, lengths, mean, k1=k1, b=b)
+    return standardised(scores)[view.session_of[at]]
+
+
+def _in_sessions(view: View, hit: TermHits) -> TermHits:
+    sessions = view.session_of[view.piece_owners[hit.documents]]
+    which, inverse = np.unique(sessions, return_inverse=True)
+    counts = np.bincount(inverse, hit.counts)
+    idf = np.log1p((view.sessions - len(which) + 0.5) / (len(which) + 0.5))
+    return TermHits(which.astype(np.intp), counts, float(idf))
 
 
 def recency(columns: Columns, now: float, half_life_days: float) -> Floats:
     """1 for what happens now, a half after a half-life; `now` in seconds since the epoch."""
-    age = np.maximum(now - columns["happened_at"], 0.0) / _SECONDS_A_DAY
+    age = np.maximum(now - columns["happened_at"], 0.0) / SECONDS_A_DAY
     return np.asarray(np.exp2(-age / half_life_days))

@@ -1,4 +1,8 @@
-"""Words of a text as index terms: casefolded, English words stemmed, CJK and Thai as bigrams.
+"""Words of a text as index terms: casefolded, stemmed, CJK and Thai as bigrams.
+
+Latin words lose their accents and are stemmed as English, with the irregular forms brought to
+their base. Cyrillic, Greek, Arabic, Armenian, Devanagari and Tamil words are stemmed by the one
+stemmer of their script. All other words stay whole.
 
 Scripts that are written without spaces (Han, kana, Hangul, Thai, Lao, Khmer, Burmese) give
 overlapping pairs of characters, which need no dictionary and find every word of two characters
@@ -14,6 +18,8 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 import snowballstemmer
+
+from afterturn.retrieval.word_forms import BASE_FORMS
 
 TERM_CHARACTERS_MAX: Final = 64
 """Longer terms (encoded data, long URLs) are cut: nobody types them, and they fill the memory."""
@@ -52,10 +58,8 @@ def terms(text: str) -> list[str]:
     for run, word in _any_word().findall(folded):
         if run:
             found.extend(_bigrams(run))
-        elif word.isascii():
-            found.append(_stem(word[:TERM_CHARACTERS_MAX]))
         else:
-            found.append(word[:TERM_CHARACTERS_MAX])
+            found.append(_stem(word[:TERM_CHARACTERS_MAX]))
     return found
 
 
@@ -71,6 +75,17 @@ def _bigrams(run: str) -> list[str]:
     return [run[at : at + 2] for at in range(len(run) - 1)]
 
 
+# The language of a script that several are written in is that of most of its writers.
+_LANGUAGES: Final = (
+    ("\u0370", "\u03ff", "greek"),
+    ("\u0400", "\u04ff", "russian"),
+    ("\u0530", "\u058f", "armenian"),
+    ("\u0600", "\u06ff", "arabic"),
+    ("\u0900", "\u097f", "hindi"),
+    ("\u0b80", "\u0bff", "tamil"),
+)
+_ACCENTS: Final = re.compile("[\u0300-\u036f]+")
+
 # A stemmer keeps the word it works on in itself, so each thread has its own.
 _stemmers = threading.local()
 
@@ -79,8 +94,24 @@ _stemmers = threading.local()
 def _stem(word: str) -> str:
     if word.isdigit():
         return word
-    stemmer: Any = getattr(_stemmers, "english", None)
+    if not word.isascii():
+        bare = _ACCENTS.sub("", unicodedata.normalize("NFKD", word))
+        if not bare.isascii():
+            return _stemmed(_language(word[0]), word) or word
+        word = bare
+    return _stemmed("english", BASE_FORMS.get(word, word)) or word
+
+
+def _language(letter: str) -> str:
+    return next((name for first, last, name in _LANGUAGES if first <= letter <= last), "")
+
+
+def _stemmed(language: str, word: str) -> str:
+    if not language:
+        return word
+    stemmer: Any = getattr(_stemmers, language, None)
     if stemmer is None:
-        stemmer = _stemmers.english = snowballstemmer.stemmer("english")
+        stemmer = snowballstemmer.stemmer(language)
+        setattr(_stemmers, language, stemmer)
     stemmed: str = stemmer.stemWord(word)
-    return stemmed
+    return stemmed[:TERM_CHARACTERS_MAX].strip()

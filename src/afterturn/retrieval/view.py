@@ -13,22 +13,38 @@ from numpy.typing import NDArray
 
 from afterturn.retrieval import lexical
 from afterturn.retrieval.entries import Entry, Layers
-from afterturn.retrieval.lexical import Floats, Mask, TermHits
+from afterturn.retrieval.lexical import Floats, Mask, Positions, TermHits
 from afterturn.retrieval.rows import Row
 from afterturn.retrieval.segments import COLUMNS
-from afterturn.retrieval.selection import Columns, Selection, row_at
+from afterturn.retrieval.selection import Columns, Selection, Slots, row_at
+from afterturn.retrieval.weights import Weights
 
 
 class View:
     """The selections of the covering paths' entries as one row of positions."""
 
     def __init__(self, entries: Sequence[Entry], layers: Layers | None) -> None:
-        self.entries = tuple(entries)
-        self.selections: tuple[Selection, ...] = tuple(e.selection(layers) for e in self.entries)
+        chosen = [(entry, entry.selection(layers)) for entry in entries]
+        # Without the empty ones most readers have one entry, whose arrays need no joining.
+        chosen = [(entry, selection) for entry, selection in chosen if len(selection)]
+        self.entries = tuple(entry for entry, _ in chosen)
+        self.selections: tuple[Selection, ...] = tuple(selection for _, selection in chosen)
         self.starts = (0, *accumulate(map(len, self.selections)))
+        self._piece_starts = (0, *accumulate(len(s.piece_owners) for s in self.selections))
+        self._session_starts = (0, *accumulate(len(s.session_starts) for s in self.selections))
 
     def __len__(self) -> int:
         return self.starts[-1]
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces the ranked texts have."""
+        return self._piece_starts[-1]
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions the ranked rows lie in."""
+        return self._session_starts[-1]
 
     @cached_property
     def opens_thread(self) -> Mask:
@@ -36,9 +52,24 @@ class View:
         return _joined([s.opens_thread for s in self.selections], np.bool_)
 
     @cached_property
-    def opens_session(self) -> Mask:
-        """Where sessions begin, over all entries."""
-        return _joined([s.opens_session for s in self.selections], np.bool_)
+    def session_of(self) -> Positions:
+        """The number of each ranked row's session."""
+        return _shifted([s.session_of for s in self.selections], self._session_starts)
+
+    @cached_property
+    def session_starts(self) -> Slots:
+        """The first position of each session."""
+        return _shifted([s.session_starts for s in self.selections], self.starts)
+
+    @cached_property
+    def session_lengths(self) -> Floats:
+        """Terms of each session."""
+        return _joined([s.session_lengths for s in self.selections], np.float64)
+
+    def prior(self, weights: Weights, *, to_assistant: bool) -> Floats:
+        """What each ranked row has on its side before any question."""
+        priors = [s.prior(weights, to_assistant=to_assistant) for s in self.selections]
+        return _joined(priors, np.float64)
 
     @cached_property
     def columns(self) -> Columns:
@@ -50,29 +81,51 @@ class View:
         """Which ranked rows can be compared with the question's vector."""
         return _joined([s.has_vector for s in self.selections], np.bool_)
 
-    def hits(self, words: Sequence[str]) -> list[TermHits]:
-        """Where the words occur, in all entries together."""
+    @cached_property
+    def piece_owners(self) -> Positions:
+        """The position that each piece is of, ascending."""
+        return _shifted([s.piece_owners for s in self.selections], self.starts)
+
+    @cached_property
+    def piece_lengths(self) -> Floats:
+        """Terms of each piece."""
+        return _joined([s.piece_lengths for s in self.selections], np.float64)
+
+    def best_piece(self, values: Floats) -> Floats:
+        """For each ranked row the largest of its pieces' values [pieces]."""
+        if self.pieces == len(self):
+            return values
+        starts = _shifted([s.piece_starts for s in self.selections], self._piece_starts)
+        return np.maximum.reduceat(values, starts) if len(starts) else np.zeros(0)
+
+    def hits(self, words: Sequence[str]) -> dict[str, TermHits]:
+        """In which pieces the words occur, in all entries together."""
         parts = [
-            (part.segment.lexical, np.where(place >= 0, place + start, -1).astype(np.int32))
+            (part.segment.lexical, piece_of, start)
             for entry, selection, start in zip(
-                self.entries, self.selections, self.starts, strict=False
+                self.entries, self.selections, self._piece_starts, strict=False
             )
-            for part, place in zip(entry.parts, selection.position_of, strict=True)
+            for part, piece_of in zip(entry.parts, selection.piece_of, strict=True)
         ]
-        return list(lexical.find(words, parts, len(self)).values())
+        return lexical.find(words, parts, self.pieces)
 
-    def lengths(self) -> Floats:
-        """Terms of each ranked row."""
-        return _joined([s.lengths for s in self.selections], np.float64)
+    def cosines(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Cosine of each ranked row with the vector, both seen from the centre of their entry.
 
-    def cosines(self, vector: NDArray[np.float32]) -> Floats:
-        """Cosine of each ranked row with the vector, 0 where the row has none."""
+        0 where a row has no vector.
+        """
         found = []
         for entry, selection in zip(self.entries, self.selections, strict=True):
             products = [part.segment.vectors @ vector for part in entry.parts]
-            found.append(np.concatenate(products)[selection.slots] if products else np.zeros(0))
+            product = products[0] if len(products) == 1 else np.concatenate(products)
+            centre = selection.centre
+            from_centre = float(np.linalg.norm(vector - centre)) or 1.0
+            cosine = product[selection.slots] - selection.along
+            cosine -= np.float32((vector - centre) @ centre)
+            cosine /= selection.distance * np.float32(from_centre)
+            found.append(np.where(selection.has_vector, cosine, np.float32(0.0)))
         # Matrix products differ in the last bits with the shape of the matrix.
-        return np.asarray(_joined(found, np.float64), dtype=np.float64).round(6)
+        return _joined(found, np.float32).round(5)
 
     def names(self) -> tuple[str, ...]:
         """The names of everybody who speaks in what is ranked."""
@@ -101,4 +154,12 @@ class View:
 
 
 def _joined(arrays: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    if len(arrays) == 1:
+        return arrays[0]
     return np.concatenate(arrays) if arrays else np.zeros(0, dtype=dtype)
+
+
+def _shifted(arrays: Sequence[NDArray[Any]], starts: Sequence[int]) -> NDArray[Any]:
+    if len(arrays) == 1:
+        return arrays[0]
+    return _joined([a + start for a, start in zip(arrays, starts, strict=False)], np.int32)
