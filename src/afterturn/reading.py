@@ -43,6 +43,17 @@ where t.path >= $1 and t.path < afterturn.under_end($1) and (t.path, t.turn_id) 
         where t.path >= i.path and t.path < afterturn.under_end(i.path))
 order by t.path, t.turn_id limit $4
 """
+# What keyed facts said before, or in other words: held, though no reader gets it.
+_EXPORT_STATEMENTS = """
+select f.* from afterturn.fact_statements f
+where f.path >= $1 and f.path < afterturn.under_end($1)
+    and (f.path, f.record_id, f.turn_path, f.turn_id) > ($2, $3, $4, $5)
+    and not exists (select from afterturn.memories m where m.path = f.path
+        and m.record_id = f.record_id and not m.pending and m.text = f.text)
+    and not exists (select from afterturn.erase_intents i
+        where f.path >= i.path and f.path < afterturn.under_end(i.path))
+order by f.path, f.record_id, f.turn_path, f.turn_id limit $6
+"""
 _TRANSCRIPT = """
 select t.path, t.turn_id, t.session, t.query, t.answer, t.names, t.metadata, t.happened_at
 from afterturn.turns t
@@ -100,6 +111,7 @@ class Reading:
     async def export(self, scope: MemoryScope) -> AsyncIterator[MemoryRecord | TranscriptTurn]:
         """Everything held under the scope, waiting rows included: turns first, then records.
 
+        Last comes what keyed facts said before, each marked `"superseded"` in its metadata.
         Streams in pages; a page is one snapshot. A scope below on which an erase stands is left
         out; when one covers the scope itself, `ErasePending` is raised.
         """
@@ -122,6 +134,18 @@ class Reading:
                 break
             last = rows[-1]
             record_key = (last["path"], last["record_id"], last["pending"])
+        statement_key = ("", "", "", "")
+        while True:
+            async with self._snapshot(scope) as conn:
+                rows = await conn.fetch(
+                    _EXPORT_STATEMENTS, scope.stored_path, *statement_key, _PAGE
+                )
+            for row in rows:
+                yield _statement_from(row)
+            if len(rows) < _PAGE:
+                break
+            last = rows[-1]
+            statement_key = (last["path"], last["record_id"], last["turn_path"], last["turn_id"])
 
     @asynccontextmanager
     async def _snapshot(self, scope: MemoryScope) -> AsyncIterator[Connection]:
@@ -155,6 +179,25 @@ def record_from(row: asyncpg.Record) -> MemoryRecord:
         sources=tuple(
             Source.model_construct(turn_id=turn_id, turn_path=path.removesuffix("/"))
             for turn_id, path in sources
+        ),
+    )
+
+
+def _statement_from(row: asyncpg.Record) -> MemoryRecord:
+    return MemoryRecord.model_construct(
+        record_id=row["record_id"],
+        text=row["text"],
+        scope_path=row["path"].removesuffix("/"),
+        layer=MemoryLayer(row["layer"]),
+        origin=row["origin"],
+        metadata={**row["metadata"], "superseded": row["superseded"]},
+        importance=row["importance"],
+        occurred_at=row["said_at"],
+        recorded_at=row["recorded_at"],
+        sources=(
+            Source.model_construct(
+                turn_id=row["turn_id"], turn_path=row["turn_path"].removesuffix("/")
+            ),
         ),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -22,9 +22,15 @@ if TYPE_CHECKING:
     epilog=examples(
         "afterturn forget acme/alice",
         "afterturn forget acme/alice --requested-by dpo --reason TICKET-7 --json",
+        "afterturn forget acme/alice --session c-42",
     )
 )
 @scope_argument
+@click.option("--session", help="Only this session, at exactly SCOPE.")
+@click.option("--turn", "turn_ids", multiple=True, metavar="ID", help="Only this turn; repeatable.")
+@click.option(
+    "--record", "record_ids", multiple=True, metavar="ID", help="Only this record; repeatable."
+)
 @click.option(
     "--derived",
     type=click.Choice(["erase", "keep"]),
@@ -37,6 +43,9 @@ if TYPE_CHECKING:
 @as_json
 def forget(
     scope: MemoryScope,
+    session: str | None,
+    turn_ids: tuple[str, ...],
+    record_ids: tuple[str, ...],
     derived: Literal["erase", "keep"],
     requested_by: str,
     reason: str,
@@ -47,12 +56,19 @@ def forget(
     From the request on, nothing under SCOPE can be read or written, and no turn that had begun
     before can bring anything back. Returns with the receipt. Needs neither workers nor a broker:
     what no worker takes is done here.
+
+    With --session, --turn or --record only what is named at SCOPE goes, with all that was made of
+    it. A record that is one side of a turn stands for that message.
     """
-    receipt = _run(
-        lambda memory: memory.forget(
-            scope, derived=derived, requested_by=requested_by, reason=reason
-        )
-    )
+    named: dict[str, Any] = {}
+    if session is not None or turn_ids or record_ids:
+        named = {"session": session, "turn_ids": turn_ids, "record_ids": record_ids}
+
+    def erase(memory: Memory) -> Awaitable[LifecycleReceipt]:
+        method = memory.forget_records if named else memory.forget
+        return method(scope, **named, derived=derived, requested_by=requested_by, reason=reason)
+
+    receipt = _run(erase)
     _print_receipt(receipt, as_json=as_json)
 
 
