@@ -21,6 +21,7 @@ from afterturn.pipeline.staging import StagedTurn, Verdict
 from afterturn.ports import MemoryRetrievalPort
 from afterturn.queries import MemoryQuery, RetrievalResult
 from afterturn.records import MemoryLayer
+from afterturn.redaction import redacted
 from afterturn.scope import MemoryScope
 from afterturn.settings import Settings
 from afterturn.tickets import TurnTicket
@@ -167,18 +168,23 @@ class Turn:
         metadata: Mapping[str, Any] | None,
         occurred_at: datetime | None,
     ) -> StagedTurn:
-        limit = self._settings.text_bytes_max
         return StagedTurn(
             scope=self.scope,
             turn_id=self.turn_id,
             token=vector_of(self.scope.path, self.token),
             session=self.session,
-            query=None if query is None else checked_text(query, what="query", bytes_max=limit),
-            answer=None if answer is None else checked_text(answer, what="answer", bytes_max=limit),
+            query=self._text(query, what="query"),
+            answer=self._text(answer, what="answer"),
             names=_checked_names(names),
             metadata=checked_metadata(metadata),
             occurred_at=checked_time(occurred_at, what="occurred_at"),
         )
+
+    def _text(self, text: str | None, *, what: str) -> str | None:
+        if text is None:
+            return None
+        checked = checked_text(text, what=what, bytes_max=self._settings.text_bytes_max)
+        return redacted(checked) if self._settings.redact else checked
 
     async def _stage(self, staged: StagedTurn) -> TurnTicket:
         verdict = await self._desk.stage(staged)
