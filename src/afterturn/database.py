@@ -16,7 +16,6 @@ import asyncpg
 
 from afterturn.errors import (
     AfterturnError,
-    ConfigurationError,
     ErasedScope,
     ErasePending,
     MemoryContractError,
@@ -34,7 +33,6 @@ _RAISED: dict[str, type[AfterturnError]] = {
     "AT002": StaleTurn,
     "AT003": ErasedScope,
     "AT004": MemoryContractError,
-    "AT005": ConfigurationError,
 }
 # The last is asyncpg's own state machine, tripped by a connection that broke at a bad moment.
 _BROKEN = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)

@@ -14,7 +14,6 @@ import pytest
 from afterturn.database import Database, connect, error_code
 from afterturn.errors import (
     AfterturnError,
-    ConfigurationError,
     ErasedScope,
     ErasePending,
     MemoryContractError,
@@ -116,7 +115,6 @@ async def test_a_connection_that_the_server_ends_is_replaced(
         ("AT002", StaleTurn),
         ("AT003", ErasedScope),
         ("AT004", MemoryContractError),
-        ("AT005", ConfigurationError),
     ],
 )
 async def test_what_our_functions_raise_has_its_own_error(
