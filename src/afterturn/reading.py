@@ -45,7 +45,12 @@ order by t.path, t.turn_id limit $4
 """
 # What keyed facts said before, or in other words: held, though no reader gets it.
 _EXPORT_STATEMENTS = """
-select f.* from afterturn.fact_statements f
+select f.*, (
+    select min(l.said_at) from afterturn.fact_statements l
+    where l.path = f.path and l.record_id = f.record_id and l.digest <> f.digest
+        and (l.said_at, l.staged_at, l.turn_path, l.turn_id)
+            > (f.said_at, f.staged_at, f.turn_path, f.turn_id)) as valid_to
+from afterturn.fact_statements f
 where f.path >= $1 and f.path < afterturn.under_end($1)
     and (f.path, f.record_id, f.turn_path, f.turn_id) > ($2, $3, $4, $5)
     and not exists (select from afterturn.memories m where m.path = f.path
@@ -111,7 +116,8 @@ class Reading:
     async def export(self, scope: MemoryScope) -> AsyncIterator[MemoryRecord | TranscriptTurn]:
         """Everything held under the scope, waiting rows included: turns first, then records.
 
-        Last comes what keyed facts said before, each marked `"superseded"` in its metadata.
+        Last comes what keyed facts said before; its metadata has `superseded`, `valid_from` and
+        `valid_to`.
         Streams in pages; a page is one snapshot. A scope below on which an erase stands is left
         out; when one covers the scope itself, `ErasePending` is raised.
         """
@@ -190,7 +196,13 @@ def _statement_from(row: asyncpg.Record) -> MemoryRecord:
         scope_path=row["path"].removesuffix("/"),
         layer=MemoryLayer(row["layer"]),
         origin=row["origin"],
-        metadata={**row["metadata"], "superseded": row["superseded"]},
+        metadata={
+            **row["metadata"],
+            "superseded": row["superseded"],
+            "valid_from": row["said_at"].isoformat(),
+            # Unknown where an erase took what replaced it.
+            "valid_to": row["valid_to"].isoformat() if row["valid_to"] else None,
+        },
         importance=row["importance"],
         occurred_at=row["said_at"],
         recorded_at=row["recorded_at"],

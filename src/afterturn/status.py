@@ -47,6 +47,12 @@ select coalesce(sum(calls), 0)::bigint as calls,
     coalesce(sum(completion_tokens), 0)::bigint as completion_tokens
 from afterturn.token_usage
 """
+# The roots that cost most; those that were erased have no name and are one.
+_USAGE_BY_ROOT = """
+select case when path = '' then '(erased)' else rtrim(path, '/') end as root, calls,
+    prompt_tokens, completion_tokens
+from afterturn.token_usage order by prompt_tokens + completion_tokens desc, path limit 50
+"""
 # Two counts, each of a kind that has a partial index of its own.
 _OUTSTANDING = """
 select (select count(*) from afterturn.jobs
@@ -98,7 +104,7 @@ class MemoryStatus(Model):
     """The ledger at one moment. `pending` counts records that wait for a flush.
 
     `scheduled` are erases to come, `due` schedules and rules whose time has come and that the next
-    sweep turns into jobs.
+    sweep turns into jobs. `model_by_root` has up to 50 roots, the dearest first.
     """
 
     jobs: dict[str, KindStatus] = Field(default_factory=dict)
@@ -108,6 +114,7 @@ class MemoryStatus(Model):
     scheduled: int = 0
     due: int = 0
     model: ModelUsage = ModelUsage()
+    model_by_root: dict[str, ModelUsage] = Field(default_factory=dict)
     migration: int = 0
     postgresql: str = ""
 
@@ -162,6 +169,7 @@ async def read_status(database: Database) -> MemoryStatus:
     kinds = await database.rows(_KINDS)
     totals = await database.row(_TOTALS)
     usage = await database.row(_USAGE)
+    roots = await database.rows(_USAGE_BY_ROOT)
     return MemoryStatus(
         jobs={
             row["kind"]: KindStatus(
@@ -179,6 +187,10 @@ async def read_status(database: Database) -> MemoryStatus:
         scheduled=totals["scheduled"],
         due=totals["due"],
         model=ModelUsage(**dict(usage)),
+        model_by_root={
+            row["root"]: ModelUsage(**{k: v for k, v in row.items() if k != "root"})
+            for row in roots
+        },
         migration=totals["migration"],
         postgresql=totals["postgresql"],
     )

@@ -13,6 +13,7 @@ from afterturn.generations import vector_of
 from afterturn.jobs.tally import Tally
 from afterturn.pipeline.applying import turn_work
 from afterturn.pipeline.staging import StagedTurn, stage
+from afterturn.reading import Reading
 from afterturn.records import MemoryLayer, MemoryRecord, Source
 from afterturn.scope import MemoryScope
 from afterturn.writes import WriteRequest
@@ -227,6 +228,24 @@ async def test_a_record_of_ones_own_id_is_replaced_by_the_later_turn(desk: Desk)
         own = own.model_copy(update={"record_id": "profile"})
         await learn(desk, ALICE, f"t{n}", own)
     assert await current(desk) == [("profile 2", ["t2"])]
+
+
+async def test_history_is_exported_with_the_times_it_held(desk: Desk) -> None:
+    """By the turns' times; nobody reads it as current."""
+    for n, text in enumerate(("lives in Oslo", "lives in Bergen", "lives in Rome")):
+        await say(desk, ALICE, f"t{n}", n)
+        await learn(desk, ALICE, f"t{n}", about(text, (ALICE, f"t{n}")))
+    reading = Reading(desk.database)
+    held = [item async for item in reading.export(ALICE) if isinstance(item, MemoryRecord)]
+    facts = [item for item in held if item.origin == "extracted"]
+    times = [(NOON + timedelta(minutes=n)).isoformat() for n in range(3)]
+    assert [(f.text, f.metadata.get("valid_from"), f.metadata.get("valid_to")) for f in facts] == [
+        ("lives in Rome", None, None),
+        ("lives in Oslo", times[0], times[1]),
+        ("lives in Bergen", times[1], times[2]),
+    ]
+    listed = await reading.list(ALICE, layers=[MemoryLayer.SEMANTIC])
+    assert [record.text for record in listed] == ["lives in Rome"]
 
 
 # -- erasing

@@ -18,8 +18,9 @@ from afterturn.cli.output import console, print_json, print_pairs
 
 if TYPE_CHECKING:
     from afterturn.settings import Settings
-    from afterturn.status import MemoryStatus, Trouble
+    from afterturn.status import MemoryStatus, ModelUsage, Trouble
 
+ROOTS_SHOWN = 5
 OLDEST_SECONDS = 300.0
 
 
@@ -191,7 +192,11 @@ def _print(report: Report, wrong: list[Trouble]) -> None:
             "standing erases": ledger.standing_intents,
             "records that wait for a flush": ledger.pending,
             "erases scheduled": f"{ledger.scheduled}; {ledger.due} schedules are due",
-            "extraction model": _usage_line(ledger),
+            "extraction model": _usage_line(ledger.model),
+            **{
+                f"  for {root}": _usage_line(usage)
+                for root, usage in list(ledger.model_by_root.items())[:ROOTS_SHOWN]
+            },
             "broker": _broker_line(broker),
             "PostgreSQL": f"{ledger.postgresql}, at migration {ledger.migration}",
             "afterturn": _release(),
@@ -204,8 +209,7 @@ def _print(report: Report, wrong: list[Trouble]) -> None:
         click.echo(f"to look at: {trouble.says}. {trouble.mend}")
 
 
-def _usage_line(ledger: MemoryStatus) -> str:
-    usage = ledger.model
+def _usage_line(usage: ModelUsage) -> str:
     return f"{usage.calls} calls, {usage.prompt_tokens} + {usage.completion_tokens} tokens"
 
 
