@@ -162,7 +162,7 @@ begin
         set path = null, path_key = afterturn.scope_key(s.path), request = '{}',
             outcome = coalesce(s.outcome, 'erased'),
             ended_at = coalesce(s.ended_at, afterturn.clock())
-        from gone g where s.id = g.id)
+        where s.id = any(array(select g.id from gone g)))
     select count(*) filter (where g.outcome is null) into ended from gone g;
     return ended;
 end $$;

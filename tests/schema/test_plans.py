@@ -25,7 +25,15 @@ Connection: TypeAlias = "asyncpg.Connection[Any]"
 SCOPE: Final = MemoryScope.of("acme", "alice", "chat")
 PATH: Final = SCOPE.stored_path
 COVERING: Final = [SCOPE.ancestor(level).stored_path for level in (1, 2, 3)]
-LARGE: Final = ["erase_intents", "jobs", "memories", "memory_sources", "scope_generations", "turns"]
+LARGE: Final = [
+    "erase_intents",
+    "jobs",
+    "memories",
+    "memory_sources",
+    "schedules",
+    "scope_generations",
+    "turns",
+]
 
 _FILL = """
 insert into afterturn.scope_generations (scope_key, erase, content)
@@ -45,6 +53,9 @@ select 'v1/other/u' || n % 500 || '/', 't' || n, 'text', '{}', now(), now(), '{0
 from generate_series(1, 20000) n;
 insert into afterturn.erase_intents
 select 'v1/other/erased' || n || '/', n from generate_series(1, 2000) n;
+insert into afterturn.schedules (kind, path, due_at, created_at)
+select 'forget', 'v1/other/u' || n || '/', now() + interval '1 day', now()
+from generate_series(1, 20000) n;
 
 -- Ended: lifecycle jobs, and turns that were given up.
 insert into afterturn.jobs (kind, path, turn_id, ready_at, ring_at, created_at, finished_at,
@@ -197,6 +208,12 @@ CALLS: Final[dict[str, tuple[int, str]]] = {
         '\'[{"record_id": "n", "layer": "semantic", "origin": "o", "text": "t", '
         '"metadata": {}, "importance": 0.5, "sources": []}]\')',
     ),
+    "schedule_is_due": (10, "select afterturn.schedule_is_due()"),
+    "run_due_erase": (10, "select * from afterturn.run_due_erase('5s')"),
+    "paths_to_expire": (
+        60,
+        f"select * from afterturn.paths_to_expire('{PATH}', 'semantic', now() - interval '1 day')",
+    ),
     "move_content": (60, f"select * from afterturn.move_content(array{COVERING}, false)"),
     "move_erase": (30, f"select afterturn.move_erase('{PATH}')"),
 }
@@ -214,6 +231,11 @@ async def test_a_hot_call_touches_few_buffers(conn: Connection, name: str) -> No
 # The steps of a flush and of a forget, as the worker that holds the lease makes them.
 STEPS: Final[dict[str, tuple[str, int, str]]] = {
     "flush_chunk": ("flush", 400, "afterturn.flush_chunk({fence}, 2000, true, '30s')"),
+    "expire_chunk": (
+        "expire",
+        150,
+        "afterturn.expire_chunk({fence}, 'semantic', now() + interval '1 day', 2000, '30s')",
+    ),
     "forget_flushes": ("forget", 40, "afterturn.forget_flushes({fence}, 2000, '30s')"),
     "forget_turn_jobs": ("forget", 80, "afterturn.forget_turn_jobs({fence}, 2000, '30s')"),
     "forget_turns": ("forget", 100, "afterturn.forget_turns({fence}, 2000, '30s', '', '')"),
