@@ -1,0 +1,1 @@
+"""Other memory engines behind the ports of afterturn."""
