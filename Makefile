@@ -10,7 +10,7 @@ MINUTES ?= 10
 PIP := -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs check torture chaos bench clean
+.PHONY: help demo test lint docs check torture chaos mutants bench clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -35,6 +35,9 @@ torture: $(RUN)/.installed ## kill everything at random and look for lost or era
 
 chaos: $(RUN)/.installed ## the same for long: every fault there is (SEED=, MINUTES=)
 	@$(RUN)/bin/python tests/torture.py --seed $(SEED) --duration $$(( $(MINUTES) * 60 ))
+
+mutants: $(DEV)/.installed ## take each protection of the erase away and see that a test notices (about 5 minutes)
+	@$(DEV)/bin/python -m tests.mutation
 
 check: lint test docs torture ## all that CI runs
 

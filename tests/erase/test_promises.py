@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -76,25 +76,38 @@ async def test_nothing_is_served_from_the_request_on(memory: Memory) -> None:
     assert (await memory.retrieve(query)).memories
     begun = await memory.begin_turn(CHAT_1)
     ticket = await memory.enqueue_forget(ALICE)
-    for refused in (
-        memory.retrieve(query),
-        memory.list(CHAT_1),
-        memory.transcript(CHAT_1),
-        everything(memory, CHAT_1),
-        memory.begin_turn(CHAT_1),
-        begun.retrieve("Zanzibar"),
-        begun.finish("Zanzibar", None),
-        memory.remember(CHAT_1, "Zanzibar"),
-        memory.write(WriteRequest(scope=CHAT_1, records=())),
-    ):
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: memory.retrieve(query),
+        lambda: memory.list(CHAT_1),
+        lambda: memory.transcript(CHAT_1),
+        lambda: everything(memory, CHAT_1),
+        lambda: memory.begin_turn(CHAT_1),
+        lambda: begun.retrieve("Zanzibar"),
+        lambda: begun.finish("Zanzibar", None),
+        lambda: memory.remember(CHAT_1, "Zanzibar"),
+        lambda: memory.write(WriteRequest(scope=CHAT_1, records=())),
+    ]
+    for call in calls:
         with pytest.raises(ErasePending):
-            await refused
+            await call()
     assert (await memory.retrieve(MemoryQuery(scope=BOB, text="Madagascar"))).memories
     above = [repr(item) async for item in memory.export(ALICE.ancestor(1))]
     assert above
     assert not any("Zanzibar" in item for item in above)
     await ticket.wait()
     assert not (await memory.retrieve(query)).memories
+
+
+async def test_a_warm_reader_that_noticed_nothing_serves_nothing(
+    memory: Memory, settings: Settings
+) -> None:
+    """Another process erased and was done before this one read again."""
+    await say(memory, CHAT_1, "Zanzibar")
+    query = MemoryQuery(scope=CHAT_1, text="Zanzibar")
+    assert (await memory.retrieve(query)).memories
+    async with Memory(settings) as other:
+        await other.forget(ALICE)
+    assert (await memory.retrieve(query)).memories == ()
 
 
 async def test_a_flush_is_seen_by_whoever_has_read_before(memory: Memory) -> None:

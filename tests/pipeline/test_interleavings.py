@@ -176,3 +176,59 @@ async def test_a_flush_beside_an_erase_of_a_scope_below_publishes_nothing_of_it(
     await desk.ledger.unblock(erase.lease.job_id)
     await desk.run(flush)
     assert {path for path, _ in await desk.texts()} == {CHAT_2.stored_path}
+
+
+async def test_a_zombie_of_a_named_erase_takes_nothing_of_the_sessions_new_life(
+    desk: Desk,
+) -> None:
+    """Its job keeps its path, as the scope goes on: the lease and the end of the job refuse it."""
+    await desk.stage(CHAT_1, "old", session="s")
+    named = {"record_ids": [], "turn_ids": [], "session": "s"}
+    erase = await desk.enqueue_forget(CHAT_1, named=named)
+    zombie = await desk.claim_job(erase)
+    await desk.expire_lease(erase)
+    assert await desk.run(erase) == "forgot 1"
+    await desk.record(await desk.stage(CHAT_1, "new", session="s"))
+    assert await desk.value(FINAL, *fence(zombie)) == "lost"
+    assert len(await desk.texts()) == 4
+
+
+async def test_an_enqueue_that_overlaps_an_open_one_waits_and_stands_behind_it(
+    desk: Desk, database: Database
+) -> None:
+    """Without the wait it would not see the other one, and both would run at once."""
+    async with database.connection() as conn:
+        transaction = conn.transaction()
+        await transaction.start()
+        first = await conn.fetchval(
+            "select job_id from afterturn.enqueue_lifecycle('forget', $1, $2, '1s')",
+            ALICE.stored_path,
+            {"derived": "keep"},
+        )
+        second = asyncio.create_task(desk.enqueue("flush", CHAT_1))
+        async with asyncio.timeout(20):
+            while not second.done() and not await desk.value(WAITS_FOR_LOCK):
+                await asyncio.sleep(0)
+        assert not second.done()
+        await transaction.commit()
+    behind = await desk.value("select blocked_by from afterturn.jobs where id = $1", await second)
+    assert behind == first
+
+
+async def test_an_enqueue_beside_the_end_of_its_blocker_waits_for_it_and_is_free(
+    desk: Desk, database: Database
+) -> None:
+    """Else it would stand behind a job that has ended and looked for waiting ones already."""
+    flush = await desk.enqueue("flush", ALICE)
+    async with database.connection() as conn:
+        transaction = conn.transaction()
+        await transaction.start()
+        await conn.execute("select afterturn.end_lifecycle($1, 'done', '{}')", flush)
+        erase = asyncio.create_task(desk.enqueue_forget(CHAT_1))
+        async with asyncio.timeout(20):
+            while not erase.done() and not await desk.value(WAITS_FOR_LOCK):
+                await asyncio.sleep(0)
+        assert not erase.done()
+        await transaction.commit()
+    behind = await desk.value("select blocked_by from afterturn.jobs where id = $1", await erase)
+    assert behind is None
