@@ -51,9 +51,18 @@ begin
     end if;
 end $$;
 
--- Leases turn jobs. Without `p_lost` those that wait, a batch at a time: the named ones first, then
--- any. With it only named ones whose last lease ran out: they are to be worked on alone, so that a
--- turn which kills its process takes no neighbour with it. The attempt is counted before the work.
+-- Whether a job whose worker was lost may be what killed it: it lost one before, or has no attempt
+-- to spare. Such a job is worked on alone, so that it takes no neighbour with it; the others of a
+-- lost batch go on together, or a worker's end would cost as many turns as it held.
+create or replace function afterturn.is_suspect(p_attempts integer, p_max_attempts integer)
+returns boolean
+language sql immutable as $$
+    select p_attempts >= least(2, p_max_attempts - 1)
+$$;
+
+-- Leases turn jobs. Without `p_lost` those that wait, a batch at a time: the named ones first, among
+-- them such whose worker was lost, then any. With it only named suspects. The attempt is counted
+-- before the work.
 create or replace function afterturn.claim_turns(
     p_kind text, p_ids bigint[], p_limit integer, p_lost boolean, p_max_attempts integer,
     p_lease interval)
@@ -72,7 +81,8 @@ begin
     taken := array(
         select j.id from afterturn.jobs j
         where j.id = any(p_ids) and j.kind = p_kind and j.finished_at is null
-            and j.ready_at <= at and (j.lease_token is not null) = p_lost
+            and j.ready_at <= at and p_lost = (j.lease_token is not null
+                and afterturn.is_suspect(j.attempts, p_max_attempts))
         order by j.id limit p_limit for update skip locked);
     if not p_lost and cardinality(taken) < p_limit then
         taken := taken || array(

@@ -4,7 +4,7 @@
 -- oldest waiting turns of one scope, up to p_turns and p_bytes of text, while no other first call
 -- of that scope is under way. A turn that failed before makes a call of its own, and nobody waits
 -- for it: one bad turn costs its neighbours one retry. With p_turns = 1 every call is one turn, and
--- a scope may have several under way. Jobs of a lost worker are claimed by `claim_turns`.
+-- a scope may have several under way. Suspects of a lost worker are claimed by `claim_turns`.
 create or replace function afterturn.claim_extracts(
     p_ids bigint[], p_calls integer, p_turns integer, p_bytes bigint, p_max_attempts integer,
     p_lease interval)
@@ -28,7 +28,8 @@ begin
     heads := array(
         select j.id from afterturn.jobs j
         where j.id = any(p_ids) and j.kind = 'extract' and j.finished_at is null
-            and j.lease_token is null and j.ready_at <= at
+            and j.ready_at <= at and (j.lease_token is null
+                or not afterturn.is_suspect(j.attempts, p_max_attempts))
         order by j.id);
     heads := heads || array(
         select j.id from afterturn.jobs j
@@ -39,7 +40,8 @@ begin
         exit when found_calls >= p_calls;
         continue when head_id = any(taken);
         select * into head from afterturn.jobs j
-        where j.id = head_id and j.finished_at is null and j.lease_token is null
+        where j.id = head_id and j.finished_at is null and j.ready_at <= at
+            and (j.lease_token is null or not afterturn.is_suspect(j.attempts, p_max_attempts))
         for update skip locked;
         continue when not found;
         if head.attempts > 0 or p_turns = 1 then

@@ -21,7 +21,7 @@ async def test_a_lost_lease_is_refused_and_the_effect_happens_once(desk: Desk) -
 
 
 async def _retaken(desk: Desk, job_id: int | None):  # type: ignore[no-untyped-def]
-    return await desk.claim("record", job_id, lost=True)
+    return await desk.claim("record", job_id)
 
 
 async def test_a_leased_job_is_not_claimed_again(desk: Desk) -> None:
@@ -42,9 +42,12 @@ async def test_one_ring_fetches_what_else_waits(desk: Desk) -> None:
     assert sorted(turn.turn_id for turn in turns) == ["t0", "t1", "t2", "t3", "t4"]
 
 
-async def test_a_job_whose_worker_was_lost_comes_back_alone(desk: Desk) -> None:
-    """A turn that kills its process takes no neighbour into the next attempt."""
+async def test_a_job_whose_worker_was_lost_twice_comes_back_alone(desk: Desk) -> None:
+    """A turn that kills its process takes no neighbour into the next attempt. After one loss the
+    whole batch is tried again together: one of many was the cause, or none."""
     first = await desk.stage(CHAT_1, "t1")
+    await desk.claim("record", first.record_job)
+    await desk.expire_lease(first.record_job)
     await desk.claim("record", first.record_job)
     await desk.expire_lease(first.record_job)
     second = await desk.stage(CHAT_1, "t2")
@@ -63,7 +66,7 @@ async def test_attempts_are_counted_before_the_work_and_end(desk: Desk) -> None:
     assert staged.record_job is not None
     ids = [staged.record_job]
     for attempt in range(desk.settings.max_attempts):
-        (turn,) = await desk.ledger.claim_turns("record", ids, limit=1, lost=attempt > 0)
+        (turn,) = await desk.ledger.claim_turns("record", ids, limit=1, lost=attempt > 1)
         assert turn.lease.attempts == attempt + 1
         await desk.expire_lease(staged.record_job)
     assert await desk.ledger.claim_turns("record", ids, limit=1, lost=True) == []

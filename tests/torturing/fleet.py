@@ -40,7 +40,7 @@ _EXPECTED_ENDS: Final = (-9, 75)  # killed by us; the servers were out of reach 
 _EXPECTED_WORDS: Final = (
     "Could not start worker processes",
     "server:ReadOnlyError",
-    "instance state changed",
+    "server:ResponseError",
 )
 
 

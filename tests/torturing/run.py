@@ -29,7 +29,7 @@ from tests.torturing.looking import look_everywhere
 from tests.torturing.story import Story, stored, tell
 
 _READY_SECONDS: Final = 90.0
-_DRAIN_SECONDS: Final = 60.0
+_DRAIN_SECONDS: Final = 150.0
 _SAMPLE: Final = 150
 _SHOWN_OF_A_KIND: Final = 10
 TEMPORARY: Final = "at-torture-"

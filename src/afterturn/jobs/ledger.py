@@ -119,8 +119,8 @@ class Ledger:
     async def claim_turns(
         self, kind: Kind, ids: Sequence[int], *, limit: int, lost: bool = False
     ) -> list[ClaimedTurn]:
-        """Lease turn jobs that wait, the named ones first; or, `lost`, named ones whose worker was
-        lost: to be worked on alone."""
+        """Lease turn jobs that wait, the named ones first; or, `lost`, named ones that may have
+        been what their worker was lost to: to be worked on alone."""
         rows = await self._database.rows(
             _CLAIM_TURNS,
             kind,

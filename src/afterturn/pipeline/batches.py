@@ -59,7 +59,7 @@ class TurnBatches:
         self._stopping = stopping
 
     async def run(self, ids: Sequence[int], tally: Tally) -> None:
-        """Work on the named jobs and on others that wait, then on named ones that were lost."""
+        """Work on the named jobs and on others that wait, then on named suspects."""
         heartbeat = Heartbeat(self._ledger)
         async with heartbeat.beating():
             await self._run_waiting(ids, heartbeat, tally)
