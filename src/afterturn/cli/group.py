@@ -21,6 +21,7 @@ from afterturn.cli import (
     jobs,
     lifecycle,
     migrate,
+    reembed,
     schedule,
     status,
 )
@@ -92,5 +93,6 @@ for _command in (
     erase_log.verify_erase_log,
     erase_log.replay_erasures,
     compact.compact,
+    reembed.reembed,
 ):
     main.add_command(_command)

@@ -29,6 +29,7 @@ from afterturn.settings import Settings
 _SWEEP = "select * from afterturn.sweep($1, $2)"
 _PRUNE = "select afterturn.prune_jobs($1, $2)"
 _CLAIM_EMBEDDER = "select * from afterturn.claim_embedder($1, $2)"
+_STANDING_EMBEDDER = "select * from afterturn.standing_embedder()"
 _BLOCKER = """
 select blocked_by, finished_at is not null as ended from afterturn.jobs where id = $1
 """
@@ -85,7 +86,6 @@ class Runner:
             database, self._ledger, settings, rings, self._recorder, embed=embed
         )
         self._due = DueSchedules(database, settings)
-        self._embedder_accepted = embedder is None
         self._schedules_looked_at = False
         self._prune_at = 0.0
 
@@ -204,12 +204,15 @@ class Runner:
             self._rings.ring(kind, ids)
 
     async def _accept_embedder(self) -> bool:
-        """Whether the database's vectors are of this process's model; the first one decides."""
-        if self._embedder_accepted or self._embedder is None:
+        """Whether the database's vectors are of this process's model; the first one decides.
+
+        Asked anew for every job once it is claimed: a `reembed` may have come between.
+        """
+        if self._embedder is None:
             return True
-        row = await self._database.row(_CLAIM_EMBEDDER, self._embedder.model_id, self._embedder.dim)
-        self._embedder_accepted = (row["model"], row["dim"]) == (
-            self._embedder.model_id,
-            self._embedder.dim,
-        )
-        return self._embedder_accepted
+        row = await self._database.row(_STANDING_EMBEDDER)
+        if row["model"] is None:
+            row = await self._database.row(
+                _CLAIM_EMBEDDER, self._embedder.model_id, self._embedder.dim
+            )
+        return (row["model"], row["dim"]) == (self._embedder.model_id, self._embedder.dim)

@@ -43,7 +43,6 @@ COLUMNS: Final = np.dtype(
         ("layer", np.int8),
         ("is_message", np.bool_),
         ("is_assistant", np.bool_),
-        ("words", np.int8),
         ("asks", np.bool_),
         ("first_person", np.bool_),
         ("tells_time", np.bool_),

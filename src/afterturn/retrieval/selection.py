@@ -104,7 +104,7 @@ def select(parts: Sequence[Part], layers: frozenset[str] | None) -> Selection:
         opens_thread=opens_thread,
         session_of=session_of.astype(np.int32),
         session_starts=np.flatnonzero(opens_session),
-        session_lengths=np.bincount(session_of[owners], lengths),
+        session_lengths=np.bincount(session_of[owners], lengths).astype(np.float64),
         columns=ranked,
         piece_of=piece_of,
         piece_owners=owners,
@@ -121,10 +121,9 @@ def select(parts: Sequence[Part], layers: frozenset[str] | None) -> Selection:
 
 
 def _prior(columns: Columns, weights: Weights, *, to_assistant: bool) -> Floats:
-    prior = weights.words * np.log2(1.0 + columns["words"])
     # A fact is what somebody told of himself, put into the third person.
     tells = columns["first_person"] | ~columns["is_message"]
-    prior += weights.first_person * tells + weights.importance * columns["importance"]
+    prior = weights.first_person * tells + weights.importance * columns["importance"]
     if not to_assistant:
         prior -= weights.user_side * columns["is_assistant"]
     return np.asarray(prior)

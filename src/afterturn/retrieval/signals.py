@@ -28,8 +28,9 @@ def standardised(values: NDArray[np.floating], known: Mask | None = None) -> Flo
     With `known`, mean and deviation are those of the known values, and the others count as
     average: a record without a vector is neither favoured nor pushed down.
     """
-    all_known = known is None or bool(known.all())
-    present = values if all_known else values[known]
+    if known is not None and bool(known.all()):
+        known = None
+    present = values if known is None else values[known]
     if not len(present):
         return np.zeros(len(values))
     mean = float(present.mean(dtype=np.float64))
@@ -37,7 +38,7 @@ def standardised(values: NDArray[np.floating], known: Mask | None = None) -> Flo
     if spread < _SPREAD_MIN:
         return np.zeros(len(values))
     deviations = (values - mean) / spread
-    return np.asarray(deviations if all_known else np.where(known, deviations, 0.0), np.float64)
+    return np.asarray(deviations if known is None else np.where(known, deviations, 0.0), np.float64)
 
 
 def coverage(view: View, hits: Iterable[TermHits]) -> Floats:
@@ -104,7 +105,7 @@ def session_lexical(
 def _in_sessions(view: View, hit: TermHits) -> TermHits:
     sessions = view.session_of[view.piece_owners[hit.documents]]
     which, inverse = np.unique(sessions, return_inverse=True)
-    counts = np.bincount(inverse, hit.counts)
+    counts = np.bincount(inverse, hit.counts).astype(np.float64)
     idf = np.log1p((view.sessions - len(which) + 0.5) / (len(which) + 0.5))
     return TermHits(which.astype(np.intp), counts, float(idf))
 

@@ -1,7 +1,7 @@
 """What a text is like whatever is asked: evidence of the kind of sentence that holds facts.
 
-People tell of themselves in the first person, so that is where facts about them stand; a few
-words tell little. The words looked for are English; numbers and dates are not.
+People tell of themselves in the first person, so that is where facts about them stand. The words
+looked for are English; digits are not.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-WORDS_MAX: Final = 25
-"""Longer texts are no better evidence for being long."""
 TEXT_CHARACTERS_MAX: Final = 4_000
 """Only the beginning of a text is looked at: enough to know its kind."""
 
@@ -34,8 +32,6 @@ _NAME: Final = re.compile(r"(?<=[a-z,;:] )[A-Z][a-z]+|\b[A-Z]{2,}\b")
 class Traits(NamedTuple):
     """The traits of one text, in the order of the columns that hold them."""
 
-    words: int
-    """Up to `WORDS_MAX`."""
     asks: bool
     """Whether it ends in a question."""
     first_person: bool
@@ -49,7 +45,6 @@ def traits(text: str) -> Traits:
     """The traits of a text."""
     begin = text[:TEXT_CHARACTERS_MAX]
     return Traits(
-        words=min(len(begin.split()), WORDS_MAX),
         asks=text.rstrip().endswith(("?", "\uff1f")),
         first_person=_FIRST_PERSON.search(begin) is not None,
         tells_time=_TIME.search(begin) is not None,

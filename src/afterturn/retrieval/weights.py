@@ -18,9 +18,9 @@ class Weights:
     # Per standard deviation over all that is ranked.
     lexical: float = 0.2
     vector: float = 0.55
-    previous: float = 0.1
-    following: float = 0.15
-    session: float = 0.15
+    previous: float = 0.2
+    following: float = 0.2
+    session: float = 0.3
     session_lexical: float = 0.1
     # For all of the question's rare words.
     coverage: float = 2.5
@@ -33,7 +33,6 @@ class Weights:
     number_told: float = 0.7
     time_window: float = 0.7
     # For one, twice as much for three, and so on by the logarithm.
-    words: float = 0.15
     names_told: float = 0.3
     # Options.
     importance: float = 0.0
