@@ -21,7 +21,7 @@ from afterturn.fleet import check_flower
 from afterturn.jobs.names import ALL_QUEUES
 from afterturn.migrations import functions_are_current, require_current
 from afterturn.model import Model
-from afterturn.probes import Answer, is_beat, ping_parts, probe_queues
+from afterturn.probes import Answer, is_beat, part_here, ping_parts, probe_queues
 from afterturn.settings import Settings
 from afterturn.status import read_status
 
@@ -282,6 +282,27 @@ def check_flower_guarded(settings: Settings) -> Check:
             "start it anew: afterturn flower, or afterturn up",
         )
     return _ok("flower", "guarded" if status == 401 else "open on loopback alone")
+
+
+def check_part(settings: Settings, name: str) -> Check:
+    """Whether this machine's worker of that name, `beat`, or `flower` answers. Blocks."""
+    if name == "flower":
+        status = _anonymous(settings)
+        if status in (200, 401):
+            return _ok(name, "answers")
+        return _wrong(name, "does not answer", "afterturn flower")
+    broker = check_broker(settings)[0]
+    if broker.verdict != "ok":
+        return broker
+    part = part_here(name)
+    try:
+        answers = ping_parts(settings, part)
+    except Exception as error:  # noqa: BLE001 - whatever the broker's client raises
+        return _wrong(name, f"the broker broke off: {type(error).__name__}", _RETRY)
+    if part in answers:
+        return _ok(name, f"{part} answers")
+    command = "afterturn beat" if name == "beat" else f"afterturn worker --name {name}"
+    return _wrong(name, f"{part} does not answer", command)
 
 
 def _anonymous(settings: Settings) -> int | None:

@@ -7,6 +7,7 @@ this database; and it brings the time of the worker's own clock.
 from __future__ import annotations
 
 import asyncio
+import socket
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from afterturn.probes where id = any($1::uuid[]) and answered_at is not null
 """
 _POLL_SECONDS: Final = 0.05
 _PING_SECONDS: Final = 1.0
+_PING_ONE_SECONDS: Final = 5.0
 _BEAT: Final = "celerybeat"
 
 
@@ -56,12 +58,25 @@ async def probe_queues(
     return answers
 
 
-def ping_parts(settings: Settings) -> list[str]:
-    """The names of workers and beats that answer; a beat that does not tick is silent. Blocks."""
+def ping_parts(settings: Settings, only: str | None = None) -> list[str]:
+    """The names of workers and beats that answer; a beat that does not tick is silent. Blocks.
+
+    `only` limits the question to one of them, who is then not waited for longer than needed.
+    """
     app = _app(settings)
     with app.connection_for_write() as connection:
-        answers = app.control.ping(timeout=_PING_SECONDS, connection=connection)
+        answers = app.control.ping(
+            destination=None if only is None else [only],
+            timeout=_PING_SECONDS if only is None else _PING_ONE_SECONDS,
+            limit=None if only is None else 1,
+            connection=connection,
+        )
     return sorted(name for answer in answers for name in answer)
+
+
+def part_here(name: str) -> str:
+    """What Celery calls this machine's worker of that name, or its `beat`."""
+    return f"{_BEAT if name == 'beat' else name}@{socket.gethostname()}"
 
 
 def is_beat(name: str) -> bool:

@@ -155,7 +155,7 @@ def deployed(
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}",
             "HOME": str(directory),
             "COLUMNS": "200",
-            "PYTHONPATH": str(directory),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(directory), os.getenv("PYTHONPATH")))),
             "AFTERTURN_HOME": str(directory / "home"),
             "AFTERTURN_DATABASE_URL": database_url,
             "AFTERTURN_BROKER_URL": broker_url,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from afterturn.settings import Settings
 
 
-@click.command(epilog=examples("afterturn doctor", "afterturn doctor --oldest 60 --json"))
+@click.command(epilog=examples("afterturn doctor", "afterturn doctor --part beat"))
 @click.option(
     "--oldest",
     type=click.FloatRange(min=0),
@@ -33,8 +33,14 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="How long the workers have to answer a probe.",
 )
+@click.option(
+    "--part",
+    metavar="NAME",
+    help="Only whether this machine's worker of that name, beat, or flower answers: a container's "
+    "health. Needs no database.",
+)
 @as_json
-def doctor(oldest: float, patience: float, as_json: bool) -> None:
+def doctor(oldest: float, patience: float, part: str | None, as_json: bool) -> None:
     """Examine everything, name what is wrong and the command that mends it.
 
     The database, its migrations and this login's rights; the ledger's rules; the broker and its
@@ -45,7 +51,11 @@ def doctor(oldest: float, patience: float, as_json: bool) -> None:
     from afterturn.doctor import wrong
     from afterturn.settings import Settings
 
-    checks = asyncio.run(_examined(Settings.load(), oldest, patience))
+    settings = Settings.load()
+    if part is None:
+        checks = asyncio.run(_examined(settings, oldest, patience))
+    else:
+        checks = [_part(settings, part)]
     to_mend = wrong(checks)
     if as_json:
         print_json({"ok": not to_mend, "checks": [each.model_dump() for each in checks]})
@@ -60,6 +70,16 @@ async def _examined(settings: Settings, oldest: float, patience: float) -> list[
 
     complete = await asyncio.to_thread(database_settings, settings)
     return await Doctor(complete, oldest_seconds=oldest, probe_seconds=patience).examine()
+
+
+def _part(settings: Settings, name: str) -> Check:
+    from afterturn.cli.opening import NO_BROKER, running_broker_url
+    from afterturn.doctor import check_part
+
+    if settings.broker_url is None:
+        url = running_broker_url(settings) or NO_BROKER
+        settings = settings.model_copy(update={"broker_url": url})
+    return check_part(settings, name)
 
 
 def _print(checks: list[Check]) -> None:
