@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import StrictStr
+
 from afterturn.intake import Time
 from afterturn.model import Model
 from afterturn.records import MemoryLayer
@@ -21,7 +23,7 @@ class MemoryQuery(Model):
     """
 
     scope: MemoryScope
-    text: str
+    text: StrictStr
     limit: int = 8
     layers: tuple[MemoryLayer, ...] | None = None
     min_relevance: float | None = None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, StrictStr
 
 from afterturn.errors import MemoryContractError
 from afterturn.intake import (
@@ -70,7 +70,7 @@ class MemoryRecord(Model):
     """One memory. `importance` is 0 to 1; times are aware and kept in UTC."""
 
     record_id: RecordId
-    text: Annotated[str, AfterValidator(clean_text)]
+    text: Annotated[StrictStr, AfterValidator(clean_text)]
     scope_path: ScopePath
     layer: MemoryLayer
     origin: Annotated[str, AfterValidator(clean_text)]

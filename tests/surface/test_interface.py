@@ -18,8 +18,8 @@ _NAMES = """
 MAX_DEPTH BlockingMemory CandidateScan Dropped EmbeddingProvider ExtractionRequest ExtractionResult
 FinishedTurn JobTicket LifecycleReceipt Memory MemoryExtractorPort MemoryLayer MemoryLifecyclePort
 MemoryQuery MemoryRecord MemoryRetrievalPort MemoryScope MemoryStatus MemoryWritePort RecordOutcome
-RetrievalResult RetrievedMemory Schedule Settings Source Token TranscriptTurn Turn TurnOutcome TurnTicket
-WriteReceipt WriteRequest covering_paths scope_from_path turn_records validate_extractor
+RetrievalResult RetrievedMemory Schedule Settings Source Token TranscriptTurn Turn TurnOutcome
+TurnTicket WriteReceipt WriteRequest covering_paths scope_from_path turn_records validate_extractor
 """
 
 NAMES = _NAMES.split()

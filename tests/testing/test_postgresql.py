@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import asyncpg
 import pytest
 
 from afterturn.database import Database
@@ -18,29 +15,15 @@ from afterturn.scope import MemoryScope
 from afterturn.settings import Settings
 from afterturn.testing.contracts import StoreContract, StorePorts, StoreReadingContract
 from afterturn.writes import Token
-from tests.conftest import TEMPLATE, database_named
+
+from .shared import shared_database
 
 
 @pytest.fixture(scope="module")
 def shared(home: Path, server_url: str, template_url: str, broker_url: str) -> Iterator[Settings]:
     """One database for all: every test of a contract has a root scope of its own."""
-    name = f"at_contracts_{os.getpid()}"
-    asyncio.run(_execute(server_url, f'create database "{name}" template "{TEMPLATE}"'))
-    yield Settings(
-        home=home,
-        database_url=database_named(server_url, name),
-        broker_url=broker_url,
-        embedder="none",
-        takeover_seconds=0.0,
-        retry_base_seconds=0.05,
-    )
-    asyncio.run(_execute(server_url, f'drop database "{name}" with (force)'))
-
-
-async def _execute(url: str, sql: str) -> None:
-    connection = await asyncpg.connect(url)
-    await connection.execute(sql)
-    await connection.close()
+    with shared_database(home, server_url, broker_url) as settings:
+        yield settings
 
 
 class _OnPostgres:
