@@ -1,80 +1,236 @@
-"""What `finish` costs its caller, beside a bare committed INSERT of the same text.
+"""What `finish` costs its caller, beside a bare committed INSERT, and whatever else is broken.
 
     python bench/handover.py [--rounds 40] [--turns 25] [--json]
 
-Rounds are interleaved and both sides use one connection at a time on the same embedded server
-(fsync on), so the machine's noise meets both. The figure is the ratio of the medians. Exits 1
-when it is above the limit.
+Everything runs on one embedded server (fsync on), one connection at a time, in rounds in which
+every situation has its turn, in changing order, so that the machine's noise meets all of them:
+
+    bare        one committed INSERT of the same text
+    finish      `finish` with a broker that answers
+    dead        the same, nobody listens at the broker's address
+    frozen      the broker is stopped (SIGSTOP): connections are accepted, nothing is answered
+    black hole  the broker's SYNs are never answered
+    instant     a worker records and extracts meanwhile, its model answers at once
+    slow        the same with a model that takes 60 s
+
+A figure is the median over the rounds of the ratio of two medians of the same round: finish to
+bare, each broken broker to finish, slow to instant. Exits 1 when one is above its limit.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import os
+import random
 import shutil
+import signal
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
 from afterturn import Memory, MemoryScope, Settings, embedded
+from afterturn.embedded.binaries import find_valkey
+from afterturn.fleet import worker_command
+from afterturn.migrations import migrate
 
-LIMIT = 2.0
-QUERY = "Where did we leave the spare key when we went away last spring? " * 8
-ANSWER = "Under the third flower pot beside the green door, as every year. " * 8
+FINISH_LIMIT: Final = 1.6
+SAME_LIMIT: Final = 1.1
+SCOPE: Final = MemoryScope.of("bench", "user")
+QUERY: Final = "Where did we leave the spare key when we went away last spring? " * 8
+ANSWER: Final = "Under the third flower pot beside the green door, as every year. " * 8
+MODELS: Final = """
+import asyncio
+from afterturn import ExtractionResult
+
+class Model:
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    async def extract(self, request):
+        await asyncio.sleep(self.seconds)
+        return ExtractionResult()
+
+def instant():
+    return Model(0)
+
+def slow():
+    return Model(60)
+"""
+# Each ratio: what is measured, beside what, and at most how much.
+RATIOS: Final = {
+    "finish": ("finish", "bare", FINISH_LIMIT),
+    "broker dead": ("dead", "finish", SAME_LIMIT),
+    "broker frozen": ("frozen", "finish", SAME_LIMIT),
+    "broker black-holed": ("black hole", "finish", SAME_LIMIT),
+    "model takes 60 s": ("slow", "instant", SAME_LIMIT),
+}
+
+Situation: TypeAlias = Callable[[int], Awaitable[list[float]]]
 
 
-async def bare_inserts(connection: asyncpg.Connection[Any], count: int) -> list[float]:
+def bare(connection: asyncpg.Connection[Any]) -> Situation:
     """Seconds of each committed INSERT of one turn's text."""
-    taken = []
-    for _ in range(count):
-        start = time.perf_counter()
-        await connection.execute("insert into bare (query, answer) values ($1, $2)", QUERY, ANSWER)
-        taken.append(time.perf_counter() - start)
-    return taken
+
+    async def insert(count: int) -> list[float]:
+        taken = []
+        for _ in range(count):
+            start = time.perf_counter()
+            await connection.execute(
+                "insert into bare (query, answer) values ($1, $2)", QUERY, ANSWER
+            )
+            taken.append(time.perf_counter() - start)
+        return taken
+
+    return insert
 
 
-async def finishes(memory: Memory, scope: MemoryScope, count: int) -> list[float]:
+def finishing(memory: Memory) -> Situation:
     """Seconds of each `finish`; beginning the turn is not counted."""
-    taken = []
-    for _ in range(count):
-        turn = await memory.begin_turn(scope)
-        start = time.perf_counter()
-        await turn.finish(QUERY, ANSWER)
-        taken.append(time.perf_counter() - start)
-    return taken
+
+    async def finish(count: int) -> list[float]:
+        taken = []
+        for _ in range(count):
+            turn = await memory.begin_turn(SCOPE)
+            start = time.perf_counter()
+            await turn.finish(QUERY, ANSWER)
+            taken.append(time.perf_counter() - start)
+        return taken
+
+    return finish
 
 
-async def measure(home: Path, rounds: int, turns: int) -> dict[str, float]:
-    settings = Settings(home=home, extractor="none", embedder="none")
-    async with Memory(settings) as memory:
-        url = (await asyncio.to_thread(embedded.ensure, home)).database_url
-        connection = await asyncpg.connect(url)
-        await connection.execute(
-            "create table bare (id bigint generated always as identity primary key,"
-            " query text not null, answer text not null)"
-        )
-        scope = MemoryScope.of("bench", "user")
-        await bare_inserts(connection, turns)
-        await finishes(memory, scope, turns)
-        bare: list[float] = []
-        finish: list[float] = []
+@contextlib.contextmanager
+def frozen_broker(folder: Path) -> Iterator[str]:
+    """The URL of a Valkey that is stopped."""
+    path = folder / "frozen.sock"
+    options = {"port": "0", "unixsocket": str(path), "save": "", "appendonly": "no"}
+    command = [str(find_valkey())]
+    for name, value in options.items():
+        command += [f"--{name}", value]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            while not path.exists():
+                time.sleep(0.01)
+            process.send_signal(signal.SIGSTOP)
+            yield f"unix://{path}"
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def black_hole() -> Iterator[str]:
+    """The URL of a port whose SYNs are never answered: a listener with a full backlog."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(8):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+
+
+@contextlib.contextmanager
+def worker(settings: Settings, folder: Path, name: str) -> Iterator[None]:
+    """A worker for all queues that consumes, with a model of ours."""
+    ready = folder / f"{name}.ready"
+    command = worker_command(name=name, settings=settings, ready_file=ready)
+    environment = {**command.env, "PYTHONPATH": f"{command.env['PYTHONPATH']}{os.pathsep}{folder}"}
+    with (
+        (folder / f"{name}.log").open("wb") as log,
+        subprocess.Popen(
+            command.argv, env=environment, cwd=folder, stdout=log, stderr=log
+        ) as process,
+    ):
+        try:
+            while not ready.exists():
+                if process.poll() is not None:
+                    raise RuntimeError(f"the worker ended: {(folder / f'{name}.log').read_text()}")
+                time.sleep(0.05)
+            yield
+        finally:
+            process.kill()
+
+
+@contextlib.asynccontextmanager
+async def situations(home: Path) -> AsyncIterator[dict[str, Situation]]:
+    """All of them, set up side by side."""
+    servers = await asyncio.to_thread(embedded.ensure, home)
+    url, broker = str(servers.database_url), str(servers.broker_url)
+    (home / "models.py").write_text(MODELS)
+    admin = await asyncpg.connect(url)
+    await admin.execute(
+        "create table bare (id bigint generated always as identity primary key,"
+        " query text not null, answer text not null)"
+    )
+    base = Settings(
+        home=home, database_url=url, broker_url=broker, extractor="none", embedder="none"
+    )
+    await migrate(url, base)
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def opened(**changes: object) -> Situation:
+            settings = base.model_copy(update=changes)
+            return finishing(await stack.enter_async_context(Memory(settings)))
+
+        found = {
+            "bare": bare(admin),
+            "finish": await opened(),
+            "dead": await opened(broker_url="redis://127.0.0.1:1/0"),
+            "frozen": await opened(broker_url=stack.enter_context(frozen_broker(home))),
+            "black hole": await opened(broker_url=stack.enter_context(black_hole())),
+        }
+        for number, model in enumerate(("instant", "slow"), start=1):
+            await admin.execute(f"create database {model}")
+            changes = {
+                "database_url": urlunsplit(urlsplit(url)._replace(path=f"/{model}")),
+                "broker_url": broker.replace("virtual_host=0", f"virtual_host={number}"),
+                "extractor": f"models:{model}",
+                "worker_concurrency": 1,
+            }
+            await migrate(str(changes["database_url"]), base)
+            stack.enter_context(worker(base.model_copy(update=changes), home, model))
+            found[model] = await opened(**changes)
+        yield found
+    await admin.close()
+    await asyncio.to_thread(embedded.release, home)
+
+
+async def measure(home: Path, rounds: int, turns: int) -> dict[str, Any]:
+    """All figures: milliseconds of each situation, and the ratios."""
+    medians: dict[str, list[float]] = {}
+    every: dict[str, list[float]] = {}
+    rng = random.Random(1)
+    async with situations(home) as found:
+        for situation in found.values():
+            await situation(turns)  # warm
         for _ in range(rounds):
-            bare += await bare_inserts(connection, turns)
-            finish += await finishes(memory, scope, turns)
-        await connection.close()
-        await asyncio.to_thread(embedded.release, home)
+            for name in rng.sample(sorted(found), len(found)):
+                taken = await found[name](turns)
+                medians.setdefault(name, []).append(statistics.median(taken))
+                every.setdefault(name, []).extend(taken)
     return {
-        "turns": float(len(finish)),
-        "bare_insert_p50_ms": statistics.median(bare) * 1e3,
-        "finish_p50_ms": statistics.median(finish) * 1e3,
-        "finish_p99_ms": statistics.quantiles(finish, n=100)[98] * 1e3,
-        "ratio_p50": statistics.median(finish) / statistics.median(bare),
+        "p50_ms": {name: statistics.median(every[name]) * 1e3 for name in found},
+        "p99_ms": {name: statistics.quantiles(every[name], n=100)[98] * 1e3 for name in found},
+        "ratios": {
+            name: statistics.median(
+                one / other for one, other in zip(medians[what], medians[beside], strict=True)
+            )
+            for name, (what, beside, _) in RATIOS.items()
+        },
     }
 
 
@@ -93,13 +249,15 @@ def main() -> int:
     if options.json:
         print(json.dumps(figures))
     else:
-        for name, value in figures.items():
-            print(f"{name:22} {value:8.3f}")
-    good = figures["ratio_p50"] <= LIMIT
-    print(
-        f"finish / bare INSERT = {figures['ratio_p50']:.2f} (limit {LIMIT})",
-        "ok" if good else "MISS",
-    )
+        print(f"{'':20} {'p50 ms':>8} {'p99 ms':>8}")
+        for name, value in figures["p50_ms"].items():
+            print(f"{name:20} {value:8.2f} {figures['p99_ms'][name]:8.2f}")
+    good = True
+    for name, (what, beside, limit) in RATIOS.items():
+        ratio = figures["ratios"][name]
+        good = good and ratio <= limit
+        verdict = "ok" if ratio <= limit else "MISS"
+        print(f"{name:20} {what} / {beside} = {ratio:.2f} (limit {limit}) {verdict}")
     return 0 if good else 1
 
 
