@@ -70,9 +70,11 @@ async def test_a_ring_of_the_wrong_kind_takes_no_job(
     staged = await desk.stage(CHAT_1, "t1")
     erase = await desk.enqueue_forget(CHAT_1.child("elsewhere"))
     assert staged.record_job is not None
-    for kind in ("forget", "extract", "embed"):
+    wrong: tuple[Kind, ...] = ("forget", "extract", "embed")
+    for kind in wrong:
         assert await runner.run(kind, [staged.record_job]) == "nothing to do"
-    for kind in ("record", "embed"):
+    others: tuple[Kind, ...] = ("record", "embed")
+    for kind in others:
         await runner.run(kind, [erase])
     leased = "select count(*) from afterturn.jobs where attempts > 0 and finished_at is null"
     assert await desk.value(leased) == 0
