@@ -6,7 +6,8 @@ import os
 
 from celery import Celery
 
-app = Celery("noop", broker=os.environ["NOOP_BROKER_URL"])
+_URL = os.environ["NOOP_BROKER_URL"]
+app = Celery("noop", broker=_URL, backend=_URL)
 app.conf.update(
     task_ignore_result=True,
     task_default_queue="noop",
@@ -21,3 +22,9 @@ app.conf.update(
 @app.task(name="noop.nothing")  # type: ignore[untyped-decorator]  # celery is untyped
 def nothing(number: int) -> None:
     """Do nothing."""
+
+
+@app.task(name="noop.answer", ignore_result=False)  # type: ignore[untyped-decorator]  # as above
+def answer(number: int) -> int:
+    """Do nothing and say so."""
+    return number

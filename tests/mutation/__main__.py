@@ -59,7 +59,7 @@ class Bench:
         failed = re.findall(r"^FAILED \S+?::(\w+)", done.stdout, re.M)
         if done.returncode == 0:
             return "green", []
-        if done.returncode == 1 and failed and "\nERROR " not in done.stdout:
+        if done.returncode == 1 and failed and not re.search(r"^ERROR tests/", done.stdout, re.M):
             return "red", list(dict.fromkeys(failed))
         return "broken", [done.stdout[-2_000:] + done.stderr[-1_000:]]
 

@@ -197,9 +197,7 @@ async def test_an_enqueue_that_overlaps_an_open_one_waits_and_stands_behind_it(
     desk: Desk, database: Database
 ) -> None:
     """Without the wait it would not see the other one, and both would run at once."""
-    async with database.connection() as conn:
-        transaction = conn.transaction()
-        await transaction.start()
+    async with database.connection() as conn, conn.transaction():
         first = await conn.fetchval(
             "select job_id from afterturn.enqueue_lifecycle('forget', $1, $2, '1s')",
             ALICE.stored_path,
@@ -210,7 +208,6 @@ async def test_an_enqueue_that_overlaps_an_open_one_waits_and_stands_behind_it(
             while not second.done() and not await desk.value(WAITS_FOR_LOCK):
                 await asyncio.sleep(0)
         assert not second.done()
-        await transaction.commit()
     behind = await desk.value("select blocked_by from afterturn.jobs where id = $1", await second)
     assert behind == first
 
@@ -220,15 +217,12 @@ async def test_an_enqueue_beside_the_end_of_its_blocker_waits_for_it_and_is_free
 ) -> None:
     """Else it would stand behind a job that has ended and looked for waiting ones already."""
     flush = await desk.enqueue("flush", ALICE)
-    async with database.connection() as conn:
-        transaction = conn.transaction()
-        await transaction.start()
+    async with database.connection() as conn, conn.transaction():
         await conn.execute("select afterturn.end_lifecycle($1, 'done', '{}')", flush)
         erase = asyncio.create_task(desk.enqueue_forget(CHAT_1))
         async with asyncio.timeout(20):
             while not erase.done() and not await desk.value(WAITS_FOR_LOCK):
                 await asyncio.sleep(0)
         assert not erase.done()
-        await transaction.commit()
     behind = await desk.value("select blocked_by from afterturn.jobs where id = $1", await erase)
     assert behind is None
