@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from afterturn.database import Database
+from afterturn.jobs.rings import RingPublisher
+from afterturn.pipeline.runner import Runner
 from afterturn.scope import MemoryScope
+from afterturn.settings import Settings
 from tests.pipeline.conftest import ALICE, CHAT_1, CHAT_2, Desk
 
 BOB = MemoryScope.of("acme", "bob")
@@ -26,6 +30,24 @@ async def test_scopes_that_do_not_overlap_run_side_by_side(desk: Desk) -> None:
     second = await desk.enqueue_forget(BOB)
     assert await desk.claim_job(first) is not None
     assert await desk.claim_job(second) is not None
+
+
+async def test_an_erase_that_takes_long_holds_up_none_rung_with_it(
+    desk: Desk, database: Database, settings: Settings, quiet: RingPublisher
+) -> None:
+    """One message may name jobs of many scopes: they run side by side in the process it reaches."""
+    slow, quick = await desk.enqueue_forget(ALICE), await desk.enqueue_forget(BOB)
+    runner = Runner(database, settings, quiet, None, None)
+    async with desk.database.connection() as writer:
+        transaction = writer.transaction()
+        await transaction.start()
+        await writer.execute("select afterturn.lock_shared(array[$1])", CHAT_1.stored_path)
+        running = asyncio.create_task(runner.run("forget", [slow, quick]))
+        while (await desk.outcome(quick))[0] is None:
+            await asyncio.sleep(0.01)
+        assert (await desk.outcome(slow))[0] is None
+        await transaction.commit()
+    assert await running == "forgot 2"
 
 
 async def test_a_job_behind_several_is_free_when_the_last_of_them_ends(desk: Desk) -> None:

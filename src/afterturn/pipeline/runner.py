@@ -36,6 +36,7 @@ select blocked_by, finished_at is not null as ended from afterturn.jobs where id
 RINGS_PER_SWEEP: Final = 500
 PRUNED_AT_ONCE: Final = 1_000
 PRUNE_EVERY_SECONDS: Final = 60.0
+LIFECYCLE_AT_ONCE: Final = 3
 
 
 class Runner:
@@ -105,8 +106,7 @@ class Runner:
             case "embed":
                 await self._run_embeds(ids, tally)
             case "flush" | "forget" | "expire":
-                for job_id in ids:
-                    await self._run_lifecycle(job_id, tally)
+                await self._run_side_by_side(ids, tally)
         return str(tally)
 
     async def sweep(self) -> str:
@@ -124,14 +124,16 @@ class Runner:
                 await self._wake_waiters(row["job_id"])
             else:
                 by_kind.setdefault(row["kind"], []).append(row["job_id"])
-        if not self._schedules_looked_at:  # a process's first sweep does so in any case
-            for kind, job_id in await self._due.enqueue():
-                by_kind.setdefault(kind, []).append(job_id)
-            self._schedules_looked_at = True
         for kind, ids in by_kind.items():
             self._rings.ring(kind, ids)
+        rung = sum(map(len, by_kind.values()))
+        if not self._schedules_looked_at:  # a process's first sweep does so in any case
+            for kind, job_id in await self._due.enqueue():
+                self._rings.ring(kind, [job_id])
+                rung += 1
+            self._schedules_looked_at = True
         await self._prune_now_and_then()
-        return f"rang {sum(map(len, by_kind.values()))}"
+        return f"rang {rung}"
 
     async def _prune_now_and_then(self) -> None:
         if time.monotonic() < self._prune_at:
@@ -171,6 +173,20 @@ class Runner:
             with tally.timed("embed"):
                 async with self._held(job.lease):
                     await self._embedding.embed(job, tally)
+
+    async def _run_side_by_side(self, ids: Sequence[int], tally: Tally) -> None:
+        """A large erase holds up none of another scope that was rung with it."""
+        gate = asyncio.Semaphore(LIFECYCLE_AT_ONCE)
+
+        async def run(job_id: int) -> None:
+            async with gate:
+                if not self._stopping():
+                    await self._run_lifecycle(job_id, tally)
+
+        ended = await asyncio.gather(*map(run, ids), return_exceptions=True)
+        for error in ended:
+            if error is not None:
+                raise error
 
     async def _run_lifecycle(self, job_id: int, tally: Tally) -> None:
         verdict, job, successor = await self._ledger.claim_lifecycle(job_id)
