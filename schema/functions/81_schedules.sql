@@ -31,7 +31,20 @@ returns timestamptz
 language plpgsql as $$
 begin
     perform afterturn.require_zone(p_zone);
+    if p_civil not between '0002-01-01' and '9999-12-30' then
+        raise exception 'The time is outside the years 2 to 9999' using errcode = 'AT004';
+    end if;
     return p_civil at time zone p_zone;
+end $$;
+
+-- An erase ends the schedules of its scope, those that came while it ran among them.
+create or replace function afterturn.require_no_erase(p_path text) returns void
+language plpgsql as $$
+begin
+    if afterturn.erasing(afterturn.covering(p_path)) then
+        raise exception 'An erase that covers this scope has not completed'
+            using errcode = 'AT001', hint = 'Try again when it is done.';
+    end if;
 end $$;
 
 create or replace function afterturn.schedule_forget(
@@ -41,6 +54,7 @@ declare
     made afterturn.schedules;
 begin
     perform afterturn.require_durable_commit();
+    perform afterturn.require_no_erase(p_path);
     if p_due_at <= afterturn.clock() then
         raise exception 'A schedule cannot be in the past'
             using errcode = 'AT004', hint = '`afterturn forget` erases at once.';
@@ -59,6 +73,9 @@ declare
     made afterturn.schedules;
 begin
     perform afterturn.require_durable_commit();
+    if p_path is not null then
+        perform afterturn.require_no_erase(p_path);
+    end if;
     if p_zone is not null then
         perform afterturn.require_zone(p_zone);
     end if;
@@ -102,8 +119,9 @@ language sql stable as $$
             and s.due_at <= afterturn.clock())
 $$;
 
--- Turns one due erase into its job. Null: none is due that nobody else is at. One a transaction:
--- enqueuing takes lane locks, which come last.
+-- Turns one due erase into its job, in one transaction with the mark on its row. Null: none is
+-- due, or somebody else was quicker. One a transaction: enqueuing takes lane locks, which come last.
+-- The row is locked after the job is enqueued: whoever ends schedules with a scope holds job rows.
 create or replace function afterturn.run_due_erase(
     p_ring_after interval, out job_id bigint, out blocked boolean)
 language plpgsql as $$
@@ -114,16 +132,23 @@ begin
     perform afterturn.require_read_committed();
     select * into due from afterturn.schedules s
     where s.outcome is null and s.kind = 'forget' and s.due_at <= afterturn.clock()
-    order by s.due_at limit 1 for update skip locked;
+    order by s.due_at limit 1;
     if not found then
         return;
     end if;
-    select e.job_id, e.blocked into job_id, blocked
-    from afterturn.enqueue_lifecycle('forget', due.path, due.request, p_ring_after) e;
-    update afterturn.schedules s
-    set outcome = 'done', ended_at = afterturn.clock(), ran_at = afterturn.clock(),
-        job_id = run_due_erase.job_id
-    where s.id = due.id;
+    begin
+        select e.job_id, e.blocked into job_id, blocked
+        from afterturn.enqueue_lifecycle('forget', due.path, due.request, p_ring_after) e;
+        update afterturn.schedules s
+        set outcome = 'done', ended_at = afterturn.clock(), ran_at = afterturn.clock(),
+            job_id = run_due_erase.job_id
+        where s.id = due.id and s.outcome is null;
+        if not found then
+            raise exception 'taken' using errcode = 'AT000';
+        end if;
+    exception when sqlstate 'AT000' then
+        job_id := null;
+    end;
 end $$;
 
 -- Takes one due rule for p_hold: others pass it over meanwhile, and come back to it if we die.

@@ -40,7 +40,8 @@ begin
     end loop;
 end $$;
 
--- Adds an expire job for a rule, unless one of the same rule waits there already.
+-- Adds an expire job for a rule, unless one of the same rule waits there already, or an erase of
+-- the scope stands: a job behind it would keep the scope's name after it.
 create or replace function afterturn.enqueue_expire(
     p_rule bigint, p_path text, p_layer text, p_before timestamptz, p_ring_after interval,
     out job_id bigint, out blocked boolean)
@@ -49,7 +50,7 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
     perform afterturn.require_read_committed();
     perform afterturn.lock_lane(p_path);
-    if exists (
+    if afterturn.erasing(afterturn.covering(p_path)) or exists (
         select from afterturn.jobs j
         where j.finished_at is null and j.kind = 'expire' and j.path = p_path
             and (j.request ->> 'rule')::bigint = p_rule)

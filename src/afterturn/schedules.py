@@ -162,7 +162,7 @@ class Schedules:
 
 def parse_age(text: str) -> timedelta:
     """An age as people write it: `90m`, `12h`, `30d`, `2w`. Raises `MemoryContractError`."""
-    match = re.fullmatch(r"(\d{1,9})([mhdw])", text.strip())
+    match = re.fullmatch(r"(\d{1,6})([mhdw])", text.strip())
     if match is None:
         raise MemoryContractError(
             "Not an age",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from afterturn.database import Database
-from afterturn.errors import MemoryContractError
+from afterturn.errors import ErasePending, MemoryContractError
 from afterturn.lifecycle import forget_request
 from afterturn.records import MemoryLayer, MemoryRecord
 from afterturn.schedules import Schedules, parse_age
@@ -102,6 +102,39 @@ class TestErasesToCome:
             BOB.stored_path
         ]
 
+    async def test_an_erase_that_is_under_way_refuses_new_ones(
+        self, desk: Desk, schedules: Schedules
+    ) -> None:
+        """They would end with it, unseen."""
+        await desk.enqueue_forget(ACME)
+        with pytest.raises(ErasePending):
+            await schedules.add_forget(ALICE, datetime.now(UTC) + timedelta(days=1), REQUEST)
+        with pytest.raises(ErasePending):
+            await schedules.add_rule(MemoryLayer.SEMANTIC, timedelta(days=1), ALICE)
+        assert len(await schedules.list(ended=True)) == 1
+
+    async def test_one_that_comes_due_while_its_scope_is_erased(
+        self, desk: Desk, schedules: Schedules, sweeper: Sweeper, clock: Clock
+    ) -> None:
+        """The final transaction ends the schedule; a sweep that was at it has made no job."""
+        soon = datetime.now(UTC) + timedelta(minutes=1)
+        await schedules.add_forget(ALICE, soon, REQUEST)
+        forget = await desk.enqueue_forget(ACME)
+        await clock.go_to(soon)
+        async with desk.database.connection() as conn:
+            async with conn.transaction():
+                # As the final transaction does: the job's row, later the schedules.
+                await conn.execute("select from afterturn.jobs where id = $1 for update", forget)
+                sweeping = asyncio.create_task(sweeper.sweep())
+                waiting = "select count(*) from pg_locks where not granted"
+                while not await conn.fetchval(waiting):
+                    await asyncio.sleep(0.01)
+                await conn.execute("select afterturn.forget_schedules($1)", ACME.stored_path)
+            assert await sweeping == []
+        assert [each["id"] for each in await _jobs(desk, "forget")] == [forget]
+        (ended,) = [e for e in await schedules.list(ended=True) if e.kind == "forget"]
+        assert ended.state == "erased"
+
 
 class TestCivilTime:
     @pytest.mark.parametrize(
@@ -189,7 +222,15 @@ class TestBadInput:
         with pytest.raises(MemoryContractError, match="AFTERTURN_WORKING_SECONDS"):
             await schedules.cancel(default.schedule_id)
 
-    @pytest.mark.parametrize("text", ["", "30", "d", "-1d", "1y", "1.5d", "30 d", "1d2h"])
+    @pytest.mark.parametrize("year", ["0001", "9999"])
+    async def test_a_time_at_the_end_of_all_times(self, schedules: Schedules, year: str) -> None:
+        """Beyond what a datetime can hold, somewhere on earth."""
+        with pytest.raises(MemoryContractError, match="years"):
+            await schedules.civil_time(datetime.fromisoformat(f"{year}-12-31"), "Pacific/Samoa")
+
+    @pytest.mark.parametrize(
+        "text", ["9999999w", "", "30", "d", "-1d", "1y", "1.5d", "30 d", "1d2h"]
+    )
     def test_an_age_that_cannot_be_read(self, text: str) -> None:
         """A number and a unit, no more."""
         with pytest.raises(MemoryContractError, match="30d"):
@@ -305,7 +346,7 @@ class TestRetention:
         ((_, job_id),) = await sweeper.sweep()
         flush = await desk.enqueue("flush", ALICE)
         desk.lifecycle._expiry._settings = desk.settings.model_copy(update={"chunk_rows": 2})
-        assert await desk.run(job_id) == "expired 2"
+        assert await desk.run(job_id) == "expired 2, requeued 1"
         assert (await desk.outcome(job_id))[0] == "requeued"
         assert await desk.run(flush) == "flushed 1"
         receipt = await desk.value("select receipt from afterturn.jobs where id = $1", job_id)
@@ -340,7 +381,7 @@ class TestRetention:
         second = await desk.claim_job(job_id)
         assert late is not None
         assert second is not None
-        assert await run_claimed(desk, late) == "refused: lease lost 1"
+        assert await run_claimed(desk, late) == "refused: lease lost"
         assert await _ids(desk) == {"w"}
         assert await run_claimed(desk, second) == "expired 1"
 
@@ -360,6 +401,16 @@ class TestRetention:
         await clock.go_on(timedelta(minutes=2))
         assert await sweeper.sweep() == []
         assert len(await _jobs(desk, "expire")) == 1
+
+    async def test_no_expiry_behind_an_erase(
+        self, desk: Desk, sweeper: Sweeper, clock: Clock
+    ) -> None:
+        """Its job would keep the name of the scope; the rule comes again."""
+        await _write(desk, ALICE, MemoryLayer.WORKING, "w")
+        await desk.enqueue_forget(ACME)
+        await clock.go_on(timedelta(days=2))
+        assert await sweeper.sweep() == []
+        assert await _jobs(desk, "expire") == []
 
     async def test_what_keyed_facts_said_expires_with_their_layer(
         self, desk: Desk, schedules: Schedules, sweeper: Sweeper, clock: Clock
