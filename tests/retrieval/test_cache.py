@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afterturn.retrieval.cache import RetrievalCache
+from afterturn.retrieval.cache import IDLE_SECONDS_MAX, RetrievalCache
 from afterturn.retrieval.entries import Entry
 
 from .building import entry, row
@@ -33,6 +33,21 @@ def test_the_least_recently_used_goes_first() -> None:
     assert held(cache, "v1/b/") is None
     assert held(cache, "v1/a/") is not None
     assert cache.nbytes <= 3 * one
+
+
+def test_what_nobody_asks_for_goes_after_a_while() -> None:
+    """At the next use of any path, so that erased text does not stay in memory."""
+    now = [0.0]
+    cache = RetrievalCache(1 << 20, clock=lambda: now[0])
+    for path in ("v1/a/", "v1/b/"):
+        cache.put("o", of(path))
+    now[0] = IDLE_SECONDS_MAX
+    assert held(cache, "v1/a/") is not None
+    now[0] += 1
+    assert held(cache, "v1/a/") is not None
+    assert len(cache) == 1
+    assert cache.nbytes == of("v1/a/").nbytes
+    assert held(cache, "v1/b/") is None
 
 
 def test_owners_do_not_see_each_others_entries() -> None:

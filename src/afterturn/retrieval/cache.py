@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final, TypeAlias
 
 from afterturn.retrieval.entries import Entry
 
 Owner: TypeAlias = Hashable
 """Whose entries they are: one database read with one embedder."""
+
+IDLE_SECONDS_MAX: Final = 600.0
+"""An entry that was not used for so long goes at the next use of any: erased text does not stay."""
 
 _log = logging.getLogger(__name__)
 
@@ -20,13 +24,15 @@ class RetrievalCache:
     """Entries by owner and path. Threads and event loops may share one.
 
     An entry is served only when its label equals the numbers in the database at that moment, so
-    a lost or an old entry costs time and nothing else.
+    a lost or an old entry costs time and nothing else. What was erased elsewhere is not served again,
+    and leaves this process's memory when its path is read, or after `IDLE_SECONDS_MAX` without.
     """
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._bytes_max = bytes_max
+        self._clock = clock
         self._bytes = 0
-        self._entries: OrderedDict[tuple[Owner, str], tuple[Entry, int]] = OrderedDict()
+        self._entries: OrderedDict[tuple[Owner, str], tuple[Entry, int, float]] = OrderedDict()
         self._lock = threading.Lock()
 
     @property
@@ -39,13 +45,19 @@ class RetrievalCache:
 
     def get(self, owner: Owner, paths: Sequence[str]) -> list[Entry | None]:
         """The entries of these paths, `None` where there is none; they count as used."""
+        now = self._clock()
         with self._lock:
             found: list[Entry | None] = []
             for path in paths:
-                held = self._entries.get((owner, path))
+                held = self._entries.pop((owner, path), None)
                 if held is not None:
-                    self._entries.move_to_end((owner, path))
+                    self._entries[owner, path] = (held[0], held[1], now)
                 found.append(held[0] if held else None)
+            while self._entries:
+                oldest, (_, _, used) = next(iter(self._entries.items()))
+                if now - used <= IDLE_SECONDS_MAX:
+                    break
+                self._discard(oldest)
             return found
 
     def put(self, owner: Owner, entry: Entry) -> None:
@@ -62,7 +74,7 @@ class RetrievalCache:
                     self._bytes_max,
                 )
                 return
-            self._entries[owner, entry.path] = (entry, size)
+            self._entries[owner, entry.path] = (entry, size, self._clock())
             self._bytes += size
             while self._bytes > self._bytes_max:
                 self._discard(next(iter(self._entries)))
