@@ -27,7 +27,7 @@ SCRIPT = """
 import dataclasses, json, sys
 from afterturn.errors import ConfigurationError
 from afterturn.settings import Settings
-from afterturn.up import run_up
+from afterturn import up
 
 def say(line):
     print(line, flush=True)
@@ -36,8 +36,9 @@ def ready(report):
     fields = {name: str(value) for name, value in dataclasses.asdict(report).items()}
     say("ready " + json.dumps(fields))
 
+up._CRASHES_MAX = 3
 try:
-    run_up(Settings.load(), on_ready=ready, on_event=say)
+    up.run_up(Settings.load(), on_ready=ready, on_event=say)
 except ConfigurationError as error:
     say(f"refused: {error}")
     sys.exit(3)
