@@ -47,9 +47,8 @@ LOG_BYTES_MAX: Final = 10 << 20
 _GRACE_SECONDS: Final = 25.0  # a worker's own grace period and a bit
 _POLL_SECONDS: Final = 0.1
 _TEND_SECONDS: Final = 5.0
-# A part that ends by itself so often in a row, and was never at work, would do so for ever. With the
-# pauses between them that takes some twenty seconds: longer than a broker's failover, which workers
-# do not survive either.
+# A part that ends by itself so often in a row, and was never at work, would do so for ever. That
+# takes some twenty seconds: longer than a broker's failover, which workers do not survive either.
 _CRASHES_MAX: Final = 8
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
