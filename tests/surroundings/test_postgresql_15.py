@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(
     not (BIN / "postgres").is_file(), reason="PostgreSQL 15 is not installed (postgresql-15)"
 )
@@ -29,6 +30,6 @@ def test_the_way_of_a_turn_holds_on_postgresql_15() -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=280,
     )
     assert ran.returncode == 0, ran.stdout[-3_000:]
