@@ -335,7 +335,7 @@ MUTANTS: Final = (
         (f"{STEPPED}::test_an_enqueue_that_overlaps_an_open_one_waits_and_stands_behind_it",),
     ),
     Mutant(
-        "overlap, not equality, of scopes",
+        "overlap with scopes above, not equality",
         IN_ORDER,
         (
             Change(
@@ -346,6 +346,19 @@ MUTANTS: Final = (
             ),
         ),
         (f"{ORDER}::test_overlapping_jobs_run_in_order_of_enqueuing",),
+    ),
+    Mutant(
+        "overlap with scopes below",
+        IN_ORDER,
+        (
+            Change(
+                LEDGER,
+                "blocker",
+                "j.path >= p_path and j.path < afterturn.under_end(p_path)",
+                "j.path = p_path",
+            ),
+        ),
+        (f"{ORDER}::test_a_job_behind_several_is_free_when_the_last_of_them_ends",),
     ),
     Mutant(
         "the share lock on the blocker's row",

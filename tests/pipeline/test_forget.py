@@ -413,3 +413,23 @@ async def test_the_receipt_counts_what_went_per_table(desk: Desk) -> None:
             "jobs": 2,  # t3's recording, and the scope's embedding
             "derived": 2,
         }
+
+
+async def test_an_erase_goes_on_where_a_lost_worker_left_it(desk: Desk) -> None:
+    """What was deleted in chunks stays deleted and counted; nothing is readable in between."""
+    for turn_id in ("t1", "t2", "t3"):
+        await learn(desk, CHAT_1, turn_id)
+    job_id = await desk.enqueue_forget(CHAT_1)
+    lost = await desk.claim_job(job_id)
+    assert lost is not None
+    chunk = "select rows from afterturn.forget_turns($1, $2, $3, 2, '30s', '', '')"
+    assert await desk.value(chunk, job_id, lost.lease.token, CHAT_1.stored_path) == 2
+    counts = "select counts from afterturn.jobs where id = $1"
+    assert await desk.value(counts, job_id) == {"turns": 2}
+    with pytest.raises(ErasePending):
+        await desk.token(CHAT_1)
+    await desk.expire_lease(job_id)
+    assert await desk.run(job_id) == "forgot 1"
+    assert await desk.value(LEFT) == 0
+    told = await desk.value(counts, job_id)
+    assert (told["turns"], told["memories"]) == (3, 12)

@@ -24,8 +24,9 @@ class RetrievalCache:
     """Entries by owner and path. Threads and event loops may share one.
 
     An entry is served only when its label equals the numbers in the database at that moment, so
-    a lost or an old entry costs time and nothing else. What was erased elsewhere is not served again,
-    and leaves this process's memory when its path is read, or after `IDLE_SECONDS_MAX` without.
+    a lost or an old entry costs time and nothing else. What was erased elsewhere is not served
+    again, and leaves this process's memory when its path is read, or after `IDLE_SECONDS_MAX`
+    without.
     """
 
     def __init__(self, bytes_max: int, clock: Callable[[], float] = time.monotonic) -> None:
