@@ -10,6 +10,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
+from afterturn.embedding.checked import CheckedEmbedder
 from afterturn.embedding.compose import compose_embedder
 from afterturn.errors import ConfigurationError, MemoryContractError, MemoryUnavailable
 from afterturn.extraction.validation import validate_extractor
@@ -70,7 +71,9 @@ class Memory:
         validate_extractor(extractor)
         self._source = source
         self._extractor = extractor
-        self._embedder = embedder or compose_embedder(self.settings)
+        self._embedder = (
+            compose_embedder(self.settings) if embedder is None else CheckedEmbedder(embedder)
+        )
         self._parts: Parts | None = None
 
     async def open(self) -> Self:

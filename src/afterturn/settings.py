@@ -58,7 +58,24 @@ class Settings(BaseSettings):
     )
     embedder: str = Field(
         default="wordllama",
-        description="`wordllama`, `none`, or `module:factory`.",
+        description="`wordllama`, `minilm` (or `minilm:FOLDER`), `openai:MODEL`, "
+        "`fastembed:MODEL`, `none`, or `module:factory`.",
+    )
+    embedder_base_url: str | None = Field(
+        default=None,
+        description="The endpoint of `openai:MODEL`; that of the extraction model when missing.",
+    )
+    embedder_api_key: SecretStr | None = Field(
+        default=None, description="Its key; that of the extraction model when missing."
+    )
+    embedder_dim: int | None = Field(
+        default=None,
+        ge=1,
+        le=16_000,
+        description="The length of its vectors, where the model's name does not tell.",
+    )
+    embedder_timeout_seconds: Seconds = Field(
+        default=30.0, description="How long the endpoint may take to embed one request."
     )
     model: str = Field(default="", description="The extraction model's name.")
     model_base_url: str | None = Field(
@@ -170,6 +187,11 @@ class Settings(BaseSettings):
     flower_basic_auth: SecretStr | None = Field(
         default=None,
         description="`user:password` for Flower; required on any address but loopback.",
+    )
+    flower_read_only: bool = Field(
+        default=True,
+        description="Whether Flower only watches. `false` lets whoever logs in stop tasks and "
+        "workers, and workers obey; needs a login.",
     )
     metrics_address: str = Field(
         default="127.0.0.1", description="Where a worker serves its metrics."

@@ -74,18 +74,12 @@ def test_one_that_does_not_fit_is_refused(project: str) -> None:
         composed(f"{project}:Nameless")
 
 
-@pytest.mark.parametrize("name", ["openai:m", "fastembed:m", "minilm", "openai", "minilm:int8"])
-def test_what_is_not_shipped_says_so(name: str) -> None:
-    """It is neither taken for a module nor replaced by another."""
-    with pytest.raises(ConfigurationError, match="is not in this release") as caught:
-        composed(name)
-    assert f"AFTERTURN_EMBEDDER={name}" in caught.value.message
-
-
-@pytest.mark.parametrize("name", ["wordlama", "None", "rules", "my_agent.vectors"])
+@pytest.mark.parametrize(
+    "name", ["wordlama", "None", "rules", "my_agent.vectors", "none:1", "wordllama:big"]
+)
 def test_an_unknown_name_lists_what_there_is(name: str) -> None:
     """A misspelt name is an error that shows it and the choices."""
     with pytest.raises(ConfigurationError) as caught:
         composed(name)
     assert name in caught.value.detail
-    assert "wordllama, none, or module:factory" in caught.value.hint
+    assert "wordllama, minilm, openai:MODEL" in caught.value.hint

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final, cast
 
 from afterturn.embedding.checked import CheckedEmbedder
+from afterturn.embedding.endpoint import EndpointEmbedder
+from afterturn.embedding.fastembed_model import FastEmbedEmbedder
+from afterturn.embedding.minilm import MiniLmEmbedder
 from afterturn.embedding.wordllama import WordLlamaEmbedder
 from afterturn.errors import ConfigurationError
 from afterturn.plugins import load_factory
@@ -12,26 +16,29 @@ from afterturn.ports import EmbeddingProvider
 from afterturn.settings import Settings
 
 SETTING: Final = "AFTERTURN_EMBEDDER"
-
-_NOT_SHIPPED: Final = frozenset({"openai", "fastembed", "minilm"})
+CHOICES: Final = "wordllama, minilm, openai:MODEL, fastembed:MODEL, none, or module:factory"
 
 
 def compose_embedder(settings: Settings) -> EmbeddingProvider | None:
     """The embedder of `AFTERTURN_EMBEDDER`, checked; `None` for `none`. Loads no model."""
     name = settings.embedder.strip()
-    if name == "none":
-        return None
-    if name == "wordllama":
-        return CheckedEmbedder(WordLlamaEmbedder())
-    if name.partition(":")[0] in _NOT_SHIPPED:
-        raise ConfigurationError(
-            f"{SETTING}={name} is not in this release",
-            hint="Use wordllama, none, or module:factory with an embedder of your own.",
-        )
-    if ":" not in name:
-        raise ConfigurationError(
-            f"{SETTING} names no embedder",
-            detail=f"got {name[:80]!a}",
-            hint="Use wordllama, none, or module:factory.",
-        )
-    return CheckedEmbedder(cast(EmbeddingProvider, load_factory(name, setting=SETTING)))
+    kind, _, argument = name.partition(":")
+    match kind:
+        case "none" if not argument:
+            return None
+        case "wordllama" if not argument:
+            return CheckedEmbedder(WordLlamaEmbedder())
+        case "minilm":
+            return CheckedEmbedder(MiniLmEmbedder(Path(argument) if argument else None))
+        case "openai":
+            return CheckedEmbedder(EndpointEmbedder(argument, settings))
+        case "fastembed":
+            return CheckedEmbedder(FastEmbedEmbedder(argument))
+        case _ if ":" not in name or kind in ("none", "wordllama"):
+            raise ConfigurationError(
+                f"{SETTING} names no embedder",
+                detail=f"got {name[:80]!a}",
+                hint=f"Use {CHOICES}.",
+            )
+        case _:
+            return CheckedEmbedder(cast(EmbeddingProvider, load_factory(name, setting=SETTING)))
