@@ -33,7 +33,7 @@ def test_it_completes_without_workers_or_broker(alone: CommandLine, file: Path) 
     assert outcome.code == 0
     assert "no worker" in outcome.error
     told = outcome.json
-    assert (told["conversations"], told["messages"], told["taken"]) == (2, 24, 24)
+    assert (told["conversations"], told["turns"], told["taken"]) == (2, 24, 24)
     assert (told["known"], told["refused"], told["defects"]) == (0, [], [])
     assert (told["recorded"], told["dead"], told["degraded"]) == (24, 0, 0)
     assert told["processed_by"] == "this process"
@@ -83,7 +83,7 @@ def test_a_defect_is_located_and_good_conversations_are_kept(
 def test_a_file_that_is_none_is_refused_with_its_name(
     alone: CommandLine, tmp_path: Path, content: bytes
 ) -> None:
-    """What is no LoCoMo JSON is one line on stderr; memory is not even asked."""
+    """What is of no known format is one line on stderr; memory is not even asked."""
     file = tmp_path / "chats.json"
     file.write_bytes(content)
     outcome = alone.run("import", file, "--scope", "acme", database_url="postgresql://nobody@/x")
@@ -110,6 +110,6 @@ def test_a_refused_message_is_named_and_makes_the_import_fail(
 def test_the_summary_is_readable(alone: CommandLine, file: Path) -> None:
     """Without --json the summary is a table; off a terminal there is no progress bar."""
     outcome = alone.run("import", file, "--scope", "acme")
-    assert "messages/s" in outcome.stdout
+    assert "turns/s" in outcome.stdout
     assert "already known" in outcome.stdout
     assert len(outcome.stderr.splitlines()) == 1

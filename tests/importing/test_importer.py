@@ -42,7 +42,7 @@ async def _import(memory: Memory, database: Database, *entries: Any) -> Tally:
     importer = Importer(memory, database, SCOPE)
     await importer.hand_over(conversations)
     await memory.drain(SCOPE, in_process=True)
-    await importer.account(conversations)
+    await importer.account()
     return importer.tally
 
 
@@ -54,7 +54,7 @@ async def test_a_message_is_a_turn_with_one_side(memory: Memory, database: Datab
     """The transcript of the child scope is the conversation, in order, with names and captions."""
     tally = await _import(memory, database, locomo("chat-1", messages=40, sessions=2))
     turns = await memory.transcript(SCOPE.child("chat-1"), limit=1000)
-    assert tally.recorded == tally.taken == tally.messages == len(turns) == 80
+    assert tally.recorded == tally.taken == tally.turns == len(turns) == 80
     assert [turn.turn_id for turn in turns] == [
         f"chat-1:D{session}:{number}" for session in (1, 2) for number in range(1, 41)
     ]
@@ -81,7 +81,7 @@ async def test_importing_again_changes_nothing(memory: Memory, database: Databas
     await _import(memory, database, *entries)
     before = [item async for item in memory.export(SCOPE)]
     tally = await _import(memory, database, *entries)
-    assert (tally.taken, tally.known, tally.messages) == (0, 20, 20)
+    assert (tally.taken, tally.known, tally.turns) == (0, 20, 20)
     assert [item async for item in memory.export(SCOPE)] == before
 
 

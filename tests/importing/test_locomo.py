@@ -32,7 +32,7 @@ def test_each_message_has_its_turn_session_side_and_time() -> None:
         "chat-1:D2:2",
     ]
     assert [m.session for m in conversation.messages] == ["session_1"] * 2 + ["session_2"] * 2
-    assert [m.by_first_speaker for m in conversation.messages] == [True, False, True, False]
+    assert [m.query is not None for m in conversation.messages] == [True, False, True, False]
     assert [m.caption for m in conversation.messages[:2]] == ["a photo of boat 0", None]
     assert conversation.messages[0].occurred_at == datetime(2023, 5, 1, 13, 51, tzinfo=UTC)
     assert conversation.messages[1].occurred_at == datetime(2023, 5, 1, 13, 51, 1, tzinfo=UTC)
@@ -128,31 +128,6 @@ def test_two_conversations_with_one_id_are_not_mixed() -> None:
     assert len(reading.conversations) == 2
     assert "conversation 1" in reading.defects[0].reason
     assert reading.defects[0].place == "conversation 3"
-
-
-@pytest.mark.parametrize(
-    ("content", "place", "reason"),
-    [
-        (b"", "line 1, column 1", "not JSON"),
-        (b'[{"sample_id":\n "a",}]', "line 2", "not JSON"),
-        (b'["\xff"]', "byte 3", "UTF-8"),
-        (b"[" * 200_000, "", "nested"),
-        (b"[]", "", "known format"),
-        (b'{"messages": []}', "", "known format"),
-        (b"3", "", "known format"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_a_defect(
-    tmp_path: Path, content: bytes, place: str, reason: str
-) -> None:
-    """What is no LoCoMo file gives no conversation and one located reason."""
-    file = tmp_path / "chat.json"
-    file.write_bytes(content)
-    reading = read_file(file)
-    assert reading.conversations == []
-    (defect,) = reading.defects
-    assert place in defect.place
-    assert reason in defect.reason
 
 
 def test_an_empty_list_of_locomo_is_said_to_be_empty(tmp_path: Path) -> None:

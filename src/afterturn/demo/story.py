@@ -78,7 +78,7 @@ class _Story:
         conversations = self.shipped.conversations
         messages = [m for conversation in conversations for m in conversation.messages]
         sessions = sum(len({m.session for m in each.messages}) for each in conversations)
-        people = sorted({name for each in conversations for name in each.names})
+        people = sorted({name for each in conversations for name in each.names or ()})
         self.screen.step("Remembering")
         self.screen.say(
             f"{len(messages)} messages of {len(conversations)} chats between "
@@ -93,13 +93,13 @@ class _Story:
         handed_over = time.monotonic() - began
         drain = Drain(memory, database, patience_seconds(memory.settings))
         helped = await drain.run(ROOT)
-        await importer.account(conversations)
+        await importer.account()
         tally, seconds = importer.tally, time.monotonic() - began
         self.screen.pairs(
             {
-                "handed over": f"{tally.messages} messages in {handed_over:.2f} s",
+                "handed over": f"{tally.turns} messages in {handed_over:.2f} s",
                 "filed and findable": f"{tally.recorded} after {seconds:.2f} s, "
-                f"{tally.messages / seconds:.0f} messages/s",
+                f"{tally.turns / seconds:.0f} messages/s",
                 "facts learned": tally.facts,
             }
         )
@@ -137,7 +137,7 @@ class _Story:
     async def _erase(self, memory: Memory) -> None:
         erased = self.shipped.erased
         scope = ROOT.child(erased.conversation_id)
-        first, second = erased.names
+        first, second = erased.names or ("one", "another")
         self.screen.step(f"Erasing the chat between {first} and {second}")
         self.screen.say(
             "Meanwhile an assistant is in the middle of a turn of this chat: it began before the "
@@ -208,5 +208,6 @@ def _conclude(screen: Screen, seconds: float, home: Path | None) -> None:
 
 
 def _months(conversations: Sequence[Conversation]) -> int:
-    times = [m.occurred_at for conversation in conversations for m in conversation.messages]
+    messages = (m for conversation in conversations for m in conversation.messages)
+    times = [m.occurred_at for m in messages if m.occurred_at]
     return max(1, round((max(times) - min(times)).days / 30))

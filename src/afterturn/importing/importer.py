@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from afterturn.database import Database
 from afterturn.errors import AfterturnError, MemoryContractError
-from afterturn.importing.conversation import Conversation, Message
+from afterturn.importing.conversation import Conversation, Message, id_of, turn_id_of
 from afterturn.memory import Memory
 from afterturn.scope import MemoryScope
 
@@ -23,13 +23,13 @@ select count(*) filter (where recorded_at is not null) as recorded,
     count(*) filter (where outcome = 'degraded') as degraded,
     count(*) filter (where outcome = 'dead') as dead,
     coalesce(sum(extracted), 0)::bigint as facts
-from afterturn.turns where path = $1 and turn_id = any($2)
+from afterturn.turns where path = $1 and turn_id >= $2 and turn_id < $3
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A message that memory did not take."""
+    """A turn that memory did not take, or a whole conversation."""
 
     turn_id: str
     reason: str
@@ -37,11 +37,11 @@ class Refusal:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of messages. `taken` were new, `known` are there from an earlier import, `blank`
-    have nothing to record; of `taken` and `known` together the others say what became of them."""
+    """Counts of turns. `taken` were new, `known` are there from an earlier import, `blank` have
+    nothing to record; the others say what became of all that these conversations ever gave."""
 
     conversations: int = 0
-    messages: int = 0
+    turns: int = 0
     taken: int = 0
     known: int = 0
     blank: int = 0
@@ -71,25 +71,32 @@ class Importer:
         self._database = database
         self._scope = scope
         self._on_message = on_message
+        self._handed_over: list[tuple[str, str]] = []
         self.tally = Tally()
 
-    async def hand_over(self, conversations: Sequence[Conversation]) -> None:
-        """Hand every message over; each is durable when this returns.
+    async def hand_over(self, conversations: Iterable[Conversation]) -> None:
+        """Hand every turn over; each is durable when this returns.
 
-        Raises `MemoryContractError`, before anything is handed over, when a conversation's scope
-        is not possible, and `MemoryUnavailable` when the database goes away: importing the file
-        again goes on from there.
+        Takes the conversations one by one, so they may come from a stream. Raises
+        `MemoryContractError`, before anything is handed over, when the scope has no room for
+        another one below it, and `MemoryUnavailable` when the database goes away: importing the
+        file again goes on from there.
         """
-        scopes = [self._scope.child(each.conversation_id) for each in conversations]
-        for scope, conversation in zip(scopes, conversations, strict=True):
+        self._scope.child("conversation")
+        for conversation in conversations:
+            try:
+                scope = self._scope.child(conversation.conversation_id)
+            except MemoryContractError as error:
+                name = id_of(conversation.conversation_id)[:80]
+                self.tally.refused.append(Refusal(name, str(error)))
+                continue
             await self._conversation(scope, conversation)
 
-    async def account(self, conversations: Sequence[Conversation]) -> None:
-        """Add to the tally what became of the messages; to be called once they are processed."""
-        for conversation in conversations:
-            ids = [message.turn_id for message in conversation.messages]
-            path = self._scope.child(conversation.conversation_id).stored_path
-            row = await self._database.row(_OUTCOMES, path, ids)
+    async def account(self) -> None:
+        """Add to the tally what became of the turns; to be called once they are processed."""
+        for path, prefix in self._handed_over:
+            # The colon ends the conversation's part of a turn id, and a semicolon comes next.
+            row = await self._database.row(_OUTCOMES, path, prefix, f"{prefix[:-1]};")
             self.tally.recorded += row["recorded"]
             self.tally.degraded += row["degraded"]
             self.tally.dead += row["dead"]
@@ -100,18 +107,23 @@ class Importer:
         rows = await self._database.rows(_KNOWN, scope.stored_path, ids)
         known = {row["turn_id"] for row in rows}
         todo = iter(conversation.messages)
+        # Without times the order of staging is the only one there is.
+        dated = all(message.occurred_at is not None for message in conversation.messages)
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(IN_FLIGHT):
+                for _ in range(IN_FLIGHT if dated else 1):
                     group.create_task(self._messages(scope, conversation.names, todo, known))
         except* AfterturnError as several:
             raise several.exceptions[0] from None
-        self.tally.conversations += 1
+        if not conversation.continues:
+            self.tally.conversations += 1
+            prefix = turn_id_of(conversation.conversation_id, "")
+            self._handed_over.append((scope.stored_path, prefix))
 
     async def _messages(
         self,
         scope: MemoryScope,
-        names: tuple[str, str],
+        names: tuple[str, str] | None,
         todo: Iterator[Message],
         known: set[str],
     ) -> None:
@@ -120,17 +132,19 @@ class Importer:
                 self.tally.known += 1
             else:
                 await self._message(scope, names, message)
-            self.tally.messages += 1
+            self.tally.turns += 1
             self._on_message()
 
-    async def _message(self, scope: MemoryScope, names: tuple[str, str], message: Message) -> None:
-        turn = await self._memory.begin_turn(
-            scope, session=message.session, turn_id=message.turn_id
-        )
+    async def _message(
+        self, scope: MemoryScope, names: tuple[str, str] | None, message: Message
+    ) -> None:
         try:
+            turn = await self._memory.begin_turn(
+                scope, session=message.session, turn_id=message.turn_id
+            )
             ticket = await turn.finish(
-                message.text if message.by_first_speaker else None,
-                None if message.by_first_speaker else message.text,
+                message.query,
+                message.answer,
                 names=names,
                 metadata={"caption": message.caption} if message.caption else None,
                 occurred_at=message.occurred_at,
@@ -140,5 +154,7 @@ class Importer:
             return
         if ticket.status == "blank":
             self.tally.blank += 1
+        elif ticket.known:
+            self.tally.known += 1
         else:
             self.tally.taken += 1

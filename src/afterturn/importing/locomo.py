@@ -25,7 +25,8 @@ from typing import Any, Final
 from afterturn.errors import MemoryContractError
 from afterturn.importing.conversation import (
     Conversation,
-    Defect,
+    Findings,
+    Malformed,
     Message,
     Reading,
     turn_id_of,
@@ -39,38 +40,43 @@ _SESSION: Final = re.compile(r"session_([0-9]{1,9})")
 _BETWEEN_MESSAGES: Final = timedelta(seconds=1)
 
 
-def looks_like_locomo(document: object) -> bool:
-    """Whether any entry is laid out as a LoCoMo conversation."""
-    return any(
-        isinstance(entry, dict) and isinstance(entry.get("conversation"), dict)
-        for entry in _entries(document)
-    )
+def is_locomo(value: object) -> bool:
+    """Whether this is laid out as a LoCoMo conversation."""
+    return isinstance(value, dict) and isinstance(value.get("conversation"), dict)
+
+
+class LocomoReader:
+    """Reads the entries of a file one by one; ids may not come twice."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._seen: dict[str, int] = {}
+
+    def read(self, entry: object, number: int) -> Conversation | None:
+        """The conversation, whole; None for one with a defect, which is among the findings."""
+        place = f"conversation {number}"
+        try:
+            conversation = _conversation(entry, place)
+            first = self._seen.setdefault(conversation.conversation_id, number)
+            if first != number:
+                raise Malformed(place, f"its sample_id is that of conversation {first}")
+        except Malformed as malformed:
+            self._findings.defect(malformed.place, malformed.reason)
+            return None
+        return conversation
 
 
 def read_locomo(document: object) -> Reading:
     """The conversations of a parsed file, whole ones only, and what is wrong with the others."""
     reading = Reading()
-    seen: dict[str, int] = {}
+    reader = LocomoReader(reading)
     for number, entry in enumerate(_entries(document), start=1):
-        place = f"conversation {number}"
-        try:
-            conversation = _conversation(entry, place)
-            first = seen.setdefault(conversation.conversation_id, number)
-            if first != number:
-                raise _Malformed(place, f"its sample_id is that of conversation {first}")
-        except _Malformed as malformed:
-            reading.defects.append(malformed.defect)
-        else:
+        conversation = reader.read(entry, number)
+        if conversation is not None:
             reading.conversations.append(conversation)
     if not reading.conversations and not reading.defects:
-        reading.defects.append(Defect("", "there is no conversation in it"))
+        reading.defect("", "there is no conversation in it")
     return reading
-
-
-class _Malformed(Exception):
-    def __init__(self, place: str, reason: str) -> None:
-        super().__init__(place, reason)
-        self.defect = Defect(place, reason)
 
 
 def _entries(document: object) -> list[object]:
@@ -81,7 +87,7 @@ def _entries(document: object) -> list[object]:
 
 def _conversation(entry: object, place: str) -> Conversation:
     if not isinstance(entry, dict) or not isinstance(entry.get("conversation"), dict):
-        raise _Malformed(place, "not an object with a `conversation`")
+        raise Malformed(place, "not an object with a `conversation`")
     identity = _identity(entry.get("sample_id"), place)
     place = f"{place} ({ascii(identity)[1:-1][:80]})"
     parts: dict[str, Any] = entry["conversation"]
@@ -98,7 +104,7 @@ def _conversation(entry: object, place: str) -> Conversation:
                 began + number * _BETWEEN_MESSAGES,
             ).read(line)
             if message.turn_id in messages:
-                raise _Malformed(f"{place}, {key}, message {number + 1}", "its dia_id came before")
+                raise Malformed(f"{place}, {key}, message {number + 1}", "its dia_id came before")
             messages[message.turn_id] = message
     return Conversation(identity, names, tuple(messages.values()))
 
@@ -123,11 +129,12 @@ class _Line:
             raise self._malformed("its blip_caption is not text")
         if not isinstance(speaker, str) or speaker.strip() not in self.names:
             raise self._malformed("its speaker is neither speaker_a nor speaker_b")
+        is_first = speaker.strip() == self.names[0]
         return Message(
             turn_id=self._turn_id(line.get("dia_id")),
+            query=text if is_first else None,
+            answer=None if is_first else text,
             session=self.session,
-            by_first_speaker=speaker.strip() == self.names[0],
-            text=text,
             caption=caption or None,
             occurred_at=self.at,
         )
@@ -143,30 +150,30 @@ class _Line:
             )
         return turn_id
 
-    def _malformed(self, reason: str) -> _Malformed:
-        return _Malformed(self.place, reason)
+    def _malformed(self, reason: str) -> Malformed:
+        return Malformed(self.place, reason)
 
 
 def _identity(value: object, place: str) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
-        raise _Malformed(place, "it has no sample_id")
+        raise Malformed(place, "it has no sample_id")
     try:
         return MemoryScope.of(str(value)).segments[0]
     except MemoryContractError as error:
-        raise _Malformed(place, f"its sample_id cannot name a scope: {error}") from None
+        raise Malformed(place, f"its sample_id cannot name a scope: {error}") from None
 
 
 def _names(parts: Mapping[str, Any], place: str) -> tuple[str, str]:
     first, second = (_name(parts, key, place) for key in ("speaker_a", "speaker_b"))
     if first == second:
-        raise _Malformed(place, "speaker_a and speaker_b have the same name")
+        raise Malformed(place, "speaker_a and speaker_b have the same name")
     return first, second
 
 
 def _name(parts: Mapping[str, Any], key: str, place: str) -> str:
     value = parts.get(key)
     if not isinstance(value, str) or not 0 < len(value.strip()) <= NAME_CHARACTERS_MAX:
-        raise _Malformed(place, f"{key} is not a name of 1 to {NAME_CHARACTERS_MAX} characters")
+        raise Malformed(place, f"{key} is not a name of 1 to {NAME_CHARACTERS_MAX} characters")
     return value.strip()
 
 
@@ -175,18 +182,18 @@ def _sessions(parts: Mapping[str, Any], place: str) -> Iterator[tuple[str, list[
     numbered = [(int(m[1]), key) for key in parts if (m := _SESSION.fullmatch(key))]
     for _, key in sorted(numbered):
         if not isinstance(parts[key], list):
-            raise _Malformed(f"{place}, {key}", "not a list of messages")
+            raise Malformed(f"{place}, {key}", "not a list of messages")
         yield key, parts[key]
 
 
 def _began(parts: Mapping[str, Any], session: str, place: str) -> datetime:
     text = parts.get(f"{session}_date_time")
     if not isinstance(text, str):
-        raise _Malformed(f"{place}, {session}", f"there is no {session}_date_time")
+        raise Malformed(f"{place}, {session}", f"there is no {session}_date_time")
     try:
         return session_time(text)
     except ValueError:
-        raise _Malformed(
+        raise Malformed(
             f"{place}, {session}_date_time",
             'not a time: expected for example "1:56 pm on 8 May, 2023" or ISO 8601',
         ) from None
