@@ -74,7 +74,7 @@ def _worker(settings: Settings, options: argparse.Namespace) -> int:
     from celery import signals
     from celery.utils.nodenames import host_format
 
-    from workers import logs, shutdown
+    from workers import control, logs, shutdown
     from workers.app import build_app
     from workers.parts import check_parts
 
@@ -82,6 +82,8 @@ def _worker(settings: Settings, options: argparse.Namespace) -> int:
     app = build_app(settings)
     shutdown.install()
     logs.install(settings)
+    if settings.flower_read_only:
+        control.restrict()
     if (ready_file := options.ready_file) is not None:
 
         def on_ready(**_: Any) -> None:

@@ -29,7 +29,9 @@ def run_flower(app: Any, settings: Settings) -> int:
 
     default_options.address = settings.flower_address
     default_options.port = settings.flower_port
-    default_options.read_only = True
+    default_options.read_only = settings.flower_read_only
+    # Workers send events by themselves and take no such order.
+    default_options.enable_events = False
     default_options.max_tasks = TASKS_MAX
     default_options.purge_offline_workers = _OFFLINE_SECONDS
     default_options.natural_time = True

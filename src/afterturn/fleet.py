@@ -126,6 +126,12 @@ def check_flower(settings: Settings) -> None:
                 "AFTERTURN_FLOWER_BASIC_AUTH cannot be used",
                 detail="it is not of the form user:password",
             )
+    elif not settings.flower_read_only:
+        raise ConfigurationError(
+            "Flower would let everybody on this machine stop workers",
+            detail="AFTERTURN_FLOWER_READ_ONLY is false",
+            hint="Set AFTERTURN_FLOWER_BASIC_AUTH=user:password, or leave it read-only.",
+        )
     elif not _is_loopback(settings.flower_address):
         raise ConfigurationError(
             "Flower would be open to everybody who reaches this machine",
