@@ -156,6 +156,7 @@ class BlockingJobTicket(_StandIn[JobTicket]):
         return self._there.job_id
 
     wait = blocking(JobTicket.wait)
+    progress = blocking(JobTicket.progress)
 
 
 class BlockingTurn(_StandIn[Turn]):

@@ -28,7 +28,7 @@ Derived = Literal["keep", "erase"]
 _ENQUEUE = "select * from afterturn.enqueue_lifecycle($1, $2, $3::jsonb, $4)"
 _JOB = """
 select id, kind, path, outcome, counts, receipt, created_at, finished_at, attempts, reason,
-    lease_token is not null as leased, blocked_by
+    lease_token is not null and ready_at > afterturn.clock() as leased, blocked_by
 from afterturn.jobs where id = $1
 """
 NOTE_CHARACTERS_MAX: Final = 500
@@ -113,6 +113,11 @@ class PostgresLifecycle:
         """The receipt of a job that has ended, else None."""
         row = await self._job(job_id)
         return None if row["outcome"] is None else self._receipt(row, None)
+
+    async def progress(self, job_id: int) -> dict[str, int]:
+        """Rows per table so far: an erase and a flush commit in chunks, each of which counts."""
+        counts: dict[str, int] = (await self._job(job_id))["counts"]
+        return counts
 
     async def _job(self, job_id: int) -> asyncpg.Record:
         row = await self._database.row_or_none(_JOB, job_id)

@@ -394,7 +394,11 @@ class Memory:
 
     def _ticket(self, job_id: int, scope: MemoryScope) -> JobTicket:
         lifecycle = self._opened.lifecycle
-        return JobTicket(job_id, lambda timeout: lifecycle.wait(job_id, scope, timeout=timeout))
+        return JobTicket(
+            job_id,
+            lambda timeout: lifecycle.wait(job_id, scope, timeout=timeout),
+            lambda: lifecycle.progress(job_id),
+        )
 
 
 def _selection(

@@ -92,6 +92,9 @@ class LifecyclePart(Protocol):
     async def receipt(self, job_id: int) -> LifecycleReceipt | None:
         """The receipt of a job that has ended, else None."""
 
+    async def progress(self, job_id: int) -> dict[str, int]:
+        """Rows per table so far."""
+
 
 class SchedulesPart(Protocol):
     """Erases to come."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-
 from afterturn.database import Database
 from afterturn.errors import MemoryUnavailable
 from afterturn.receipts import LifecycleReceipt
@@ -75,14 +74,22 @@ class JobTicket:
     """A lifecycle job under way."""
 
     def __init__(
-        self, job_id: int, wait: Callable[[float | None], Awaitable[LifecycleReceipt]]
+        self,
+        job_id: int,
+        wait: Callable[[float | None], Awaitable[LifecycleReceipt]],
+        progress: Callable[[], Awaitable[dict[str, int]]],
     ) -> None:
         self.job_id = job_id
         self._wait = wait
+        self._progress = progress
 
     async def wait(self, timeout: float | None = None) -> LifecycleReceipt:
         """The receipt, once the job has ended. Raises `MemoryUnavailable` at the timeout."""
         return await self._wait(timeout)
+
+    async def progress(self) -> dict[str, int]:
+        """Rows per table that the job has dealt with so far, chunk by chunk."""
+        return await self._progress()
 
 
 async def read_outcome(database: Database, scope: MemoryScope, turn_id: str) -> TurnOutcome:

@@ -68,6 +68,23 @@ async def test_the_scope_is_of_use_at_once(memory: Memory) -> None:
         await before.finish("Zanzibar", None)
 
 
+async def test_a_ticket_tells_how_far_the_erase_is(memory: Memory, desk: Desk) -> None:
+    """Chunk by chunk, and in the end what the receipt says."""
+    for turn_id in ("t1", "t2", "t3"):
+        await desk.record(await desk.stage(CHAT_1, turn_id))
+    ticket = await memory.enqueue_forget(CHAT_1)
+    assert await ticket.progress() == {}
+    job = await desk.claim_job(ticket.job_id)
+    assert job is not None
+    chunk = "select rows from afterturn.forget_memories($1, $2, $3, 5, '30s', '', '')"
+    await desk.value(chunk, job.lease.job_id, job.lease.token, job.stored_path)
+    assert await ticket.progress() == {"memories": 5}
+    await desk.expire_lease(job.lease.job_id)
+    receipt = await ticket.wait()
+    assert await ticket.progress() == receipt.counts
+    assert receipt.counts["memories"] == 12
+
+
 async def test_nothing_is_served_from_the_request_on(memory: Memory) -> None:
     """By no way in, however warm the cache is; elsewhere all goes on."""
     await say(memory, CHAT_1, "Zanzibar")

@@ -11,6 +11,7 @@ import click
 from afterturn.cli.arguments import as_json, examples, scope_argument
 from afterturn.cli.opening import database_settings
 from afterturn.cli.output import print_json, print_pairs
+from afterturn.cli.progress import watched
 
 if TYPE_CHECKING:
     from afterturn.memory import Memory
@@ -64,9 +65,13 @@ def forget(
     if session is not None or turn_ids or record_ids:
         named = {"session": session, "turn_ids": turn_ids, "record_ids": record_ids}
 
-    def erase(memory: Memory) -> Awaitable[LifecycleReceipt]:
-        method = memory.forget_records if named else memory.forget
-        return method(scope, **named, derived=derived, requested_by=requested_by, reason=reason)
+    async def erase(memory: Memory) -> LifecycleReceipt:
+        notes: dict[str, Any] = {
+            "derived": derived, "requested_by": requested_by, "reason": reason
+        }  # fmt: skip
+        if named:
+            return await memory.forget_records(scope, **named, **notes)
+        return await watched(await memory.enqueue_forget(scope, **notes), "erased")
 
     receipt = _run(erase)
     _print_receipt(receipt, as_json=as_json)
@@ -81,7 +86,11 @@ def flush(scope: MemoryScope, as_json: bool) -> None:
     Returns with the receipt, once every turn finished before can be retrieved. Needs neither
     workers nor a broker: what no worker takes is done here.
     """
-    _print_receipt(_run(lambda memory: memory.flush(scope)), as_json=as_json)
+
+    async def publish(memory: Memory) -> LifecycleReceipt:
+        return await watched(await memory.enqueue_flush(scope), "published")
+
+    _print_receipt(_run(publish), as_json=as_json)
 
 
 def _run(work: Callable[[Memory], Awaitable[LifecycleReceipt]]) -> LifecycleReceipt:

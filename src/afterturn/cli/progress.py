@@ -1,11 +1,37 @@
-"""The bars of an import: messages handed over, jobs left to be done."""
+"""Long work on stderr: the bars of an import, and the rows of an erase or a flush so far."""
 
 from __future__ import annotations
 
-from typing import Self
+import asyncio
+from typing import TYPE_CHECKING, Final, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from afterturn.receipts import LifecycleReceipt
+    from afterturn.tickets import JobTicket
+
+LOOK_SECONDS: Final = 0.5
+
+
+async def watched(ticket: JobTicket, done: str) -> LifecycleReceipt:
+    """The job's receipt; on a terminal, what it has come to meanwhile."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return await ticket.wait()
+    waiting = asyncio.ensure_future(ticket.wait())
+    with console.status("requested") as status:
+        while not waiting.done():
+            await asyncio.wait([waiting], timeout=LOOK_SECONDS)
+            status.update(progress_line(await ticket.progress(), done))
+    return await waiting
+
+
+def progress_line(counts: dict[str, int], done: str) -> str:
+    """The rows so far in words."""
+    rows = ", ".join(f"{count:,} of {table}" for table, count in counts.items() if count)
+    return f"{done} so far: {rows or 'no rows'}"
 
 
 class ImportProgress:

@@ -107,6 +107,11 @@ class ReferenceLifecycle:
         """The receipt of a job that has ended, else None."""
         return self._store.receipt(job_id)
 
+    async def progress(self, job_id: int) -> dict[str, int]:
+        """Rows per table so far: a job is done at once here, or not begun."""
+        receipt = self._store.receipt(job_id)
+        return {} if receipt is None else receipt.counts
+
 
 class ReferenceSchedules:
     """Erases to come; one whose time has come becomes a job at the next `drain`."""
