@@ -97,6 +97,7 @@ def _worker(settings: Settings, options: argparse.Namespace) -> int:
         queues=list(queues),
         concurrency=options.concurrency or settings.worker_concurrency,
         loglevel="INFO",
+        quiet=True,  # no banner: each line of the log is one of its format
         pool_cls="prefork",
         task_events=True,
         without_gossip=True,

@@ -38,7 +38,7 @@ class SweepScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
 def run_beat(app: Any) -> None:
     """Tick until SIGTERM or SIGINT."""
     signals.beat_init.connect(_stop_on_signals, weak=False)
-    app.Beat(loglevel="WARNING").run()
+    app.Beat(loglevel="WARNING", quiet=True).run()
 
 
 def _stop_on_signals(sender: Any, **_: Any) -> None:

@@ -1,0 +1,170 @@
+"""Metrics of a calling process and of a worker, and what a worker logs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]  # it ships no types
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from afterturn import Memory, MemoryQuery, MemoryScope
+from afterturn.fleet import EXIT_MISCONFIGURED
+from afterturn.metrics import REGISTRY, RINGS, STAGE_SECONDS
+from afterturn.settings import Settings
+from tests.fleet.running import Valkey, any_port, wait_until
+from tests.operate.deployment import Deployment, deployed
+
+SCOPE = MemoryScope.of("acme", "alice-marker")
+MARKER = "quinces-marker"
+
+
+def _samples(text: str) -> dict[str, float]:
+    """`name{label="value",…}` → value."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()))
+            found[f"{sample.name}{{{labels}}}"] = sample.value
+    return found
+
+
+def _here() -> dict[str, float]:
+    return _samples(generate_latest(REGISTRY).decode())
+
+
+async def test_a_calling_process_counts_what_it_does(settings: Settings) -> None:
+    """Stage, retrieval, cache, lifecycle, outcomes; with no scope, id or word in any label."""
+    before = _here()
+    async with Memory(settings) as memory:
+        async with memory.turn(SCOPE, turn_id="turn-marker") as turn:
+            await turn.finish(f"I like {MARKER}", "Noted")
+        await memory.drain(SCOPE, timeout=30, in_process=True)
+        for _ in range(2):
+            await memory.retrieve(MemoryQuery(scope=SCOPE, text=MARKER))
+        await memory.flush(SCOPE)
+        await memory.forget(SCOPE)
+    text = generate_latest(REGISTRY).decode()
+    assert "marker" not in text
+    assert "alice" not in text
+    after = _samples(text)
+    grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
+    assert grown["afterturn_staged_turns_total{verdict=staged}"] == 1
+    assert grown["afterturn_stage_seconds_count{}"] == 1
+    assert grown["afterturn_retrieve_seconds_count{}"] == 2
+    assert grown["afterturn_cache_reads_total{result=hit}"] == 1
+    assert grown["afterturn_cache_reads_total{result=miss}"] == 1
+    for kind in ("record", "extract", "flush", "forget"):
+        assert grown[f"afterturn_jobs_total{{kind={kind},outcome=done}}"] == 1, kind
+    for kind in ("flush", "forget"):
+        assert grown[f"afterturn_lifecycle_seconds_count{{kind={kind}}}"] == 1
+
+
+def test_a_child_of_a_fork_does_not_wait_for_a_lock_of_the_parent() -> None:
+    """A fork in the moment in which another thread counts leaves the child able to count."""
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with RINGS._lock, RINGS.labels("sent")._value._lock, STAGE_SECONDS._sum._lock:
+            held.set()
+            done.wait()
+
+    RINGS.labels("sent").inc(0)
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        RINGS.labels("sent").inc()
+        RINGS.labels("failed").inc()
+        STAGE_SECONDS.observe(1.0)
+        os._exit(0)
+    try:
+        wait_until(lambda: os.waitpid(child, os.WNOHANG)[0] == child, "the child has counted")
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.fixture
+def deployment(directory: Path, database_url: str, broker: Valkey) -> Iterator[Deployment]:
+    """A place for a worker that serves metrics and logs JSON."""
+    with deployed(
+        directory,
+        database_url,
+        broker.url,
+        AFTERTURN_EMBEDDER="none",
+        AFTERTURN_LOG_FORMAT="json",
+        AFTERTURN_METRICS_PORT=str(any_port()),
+    ) as made:
+        yield made
+
+
+@pytest.mark.fleet
+def test_a_worker_serves_the_counts_of_all_its_processes(
+    deployment: Deployment, settings: Settings, broker: Valkey
+) -> None:
+    """Also those of processes that are gone, without a file more; and the state of the ledger.
+    Its log is one object a line, and neither holds a word."""
+    deployment.run_forever("afterturn worker --name all", "all")
+    url = f"http://127.0.0.1:{deployment.env['AFTERTURN_METRICS_PORT']}/metrics"
+
+    def read() -> dict[str, float]:
+        with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 - on loopback
+            text = str(answer.read().decode())
+        assert "marker" not in text
+        return _samples(text)
+
+    recorded = "afterturn_jobs_total{kind=record,outcome=done}"
+    wait_until(lambda: _answers(url), "metrics are served")
+    ours = settings.model_copy(update={"broker_url": broker.url})
+    asyncio.run(_hand_over(ours, 3))
+    wait_until(lambda: read().get(recorded) == 3, "three are counted")
+    wait_until(lambda: "record done" in deployment.log("all"), "the outcome is logged")
+    (parent,) = (
+        p for p in psutil.Process(deployment.parts["all"].pid).children()
+        if "metrics" not in p.cmdline()
+    )  # fmt: skip
+    parent.kill()
+    asyncio.run(_hand_over(ours, 2))
+    wait_until(lambda: read().get(recorded) == 5, "its successor goes on from there")
+    seen = read()
+    assert seen["afterturn_database_up{}"] == 1
+    assert seen["afterturn_dead_jobs{}"] == 0
+    assert seen["afterturn_work_seconds_count{kind=record}"] >= 2
+
+    taken = deployment.type("afterturn worker --name second")
+    assert taken.code == EXIT_MISCONFIGURED
+    assert "--metrics-port" in taken.output
+
+    deployment.parts["all"].terminate()
+    assert deployment.parts["all"].wait(30) == 0
+    log = deployment.log("all")
+    assert "marker" not in log
+    lines = [line for line in log.splitlines() if line and not line.startswith("worker:")]
+    outcomes = [e for e in map(json.loads, lines) if e["logger"] == "afterturn.jobs"]
+    done = [e for e in outcomes if (e["kind"], e["outcome"]) == ("record", "done")]
+    assert sum(len(e["jobs"]) for e in done) == 5
+    assert all(isinstance(job, int) for e in done for job in e["jobs"])
+
+
+async def _hand_over(settings: Settings, turns: int) -> None:
+    async with Memory(settings) as memory:
+        for _ in range(turns):
+            async with memory.turn(SCOPE) as turn:
+                await turn.finish(f"I like {MARKER}", "Noted")
+        await memory.drain(SCOPE, timeout=60)
+
+
+def _answers(url: str) -> bool:
+    port = int(url.rpartition(":")[2].partition("/")[0])
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
