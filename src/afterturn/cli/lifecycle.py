@@ -11,7 +11,6 @@ import click
 from afterturn.cli.arguments import as_json, examples, scope_argument
 from afterturn.cli.opening import database_settings
 from afterturn.cli.output import print_json, print_pairs
-from afterturn.cli.progress import watched
 
 if TYPE_CHECKING:
     from afterturn.memory import Memory
@@ -71,6 +70,8 @@ def forget(
         }  # fmt: skip
         if named:
             return await memory.forget_records(scope, **named, **notes)
+        from afterturn.cli.progress import watched
+
         return await watched(await memory.enqueue_forget(scope, **notes), "erased")
 
     receipt = _run(erase)
@@ -88,6 +89,8 @@ def flush(scope: MemoryScope, as_json: bool) -> None:
     """
 
     async def publish(memory: Memory) -> LifecycleReceipt:
+        from afterturn.cli.progress import watched
+
         return await watched(await memory.enqueue_flush(scope), "published")
 
     _print_receipt(_run(publish), as_json=as_json)
