@@ -371,7 +371,9 @@ async def test_an_operation_beside_an_erase(
     board: Board, desk: Desk, name: str, target: str
 ) -> None:
     """Wherever the erase and the other one meet, nothing erased is left, served or lost."""
-    assert await board.explore(desk, (name,), target) > 0
+    played = await board.explore(desk, (name,), target)
+    print(f"{name} beside an erase ({target}): {played} schedules")
+    assert played > 0
 
 
 @pytest.mark.parametrize("target", ["same", "ancestor", "session"])
