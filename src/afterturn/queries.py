@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import StrictStr
+from pydantic import Field, StrictStr
 
 from afterturn.intake import Time
 from afterturn.model import Model
@@ -20,6 +20,10 @@ class MemoryQuery(Model):
     standard deviations above the mean of the scope; `min_importance` is 0 to 1; `max_chars`
     bounds the summed length of the returned texts; `now` is the reader's time for words such
     as "yesterday" and defaults to the current time.
+
+    `recency_weight` and `importance_weight` are options, 0 by default: what a record of this
+    moment, or one of importance 1, gains over others, in about the unit of the other signals
+    (see the page on ranking). A record loses half of the gain in 30 days.
     """
 
     scope: MemoryScope
@@ -30,6 +34,8 @@ class MemoryQuery(Model):
     min_importance: float | None = None
     max_chars: int | None = None
     now: Time | None = None
+    recency_weight: float = Field(default=0.0, ge=0.0, le=100.0)
+    importance_weight: float = Field(default=0.0, ge=0.0, le=100.0)
 
 
 class Dropped(Model):

@@ -60,6 +60,8 @@ EXAMPLES: list[Model] = [
         layers=(MemoryLayer.WORKING,),
         min_relevance=0.5,
         min_importance=0.5,
+        recency_weight=0.5,
+        importance_weight=0.5,
         max_chars=100,
         now=NOW,
     ),

@@ -252,14 +252,16 @@ async def test_sources_are_those_of_the_published_record(library: Library) -> No
 
 
 async def test_a_large_scope_is_ranked_off_the_loop_within_the_budget(library: Library) -> None:
-    """The best come first, `dropped` covers the scan budget and no more, gates reach beyond it."""
+    """The best come first, `dropped` covers what was looked at, gates reach beyond the budget."""
     count = service.INLINE_ROWS_MAX + 500
     await library.keep(ALICE, {f"r{i}": f"tea number{i}" for i in range(count)}, importance=0.2)
     await library.keep(ALICE, {"late": "nothing in common"}, importance=0.9)
     retrieval = library.retrieval()
     result = await retrieval.retrieve(ask(ALICE, "number4711 tea", limit=3))
     assert result.memories[0].record.record_id == "r4711"
-    assert len(result.memories) + len(result.dropped) == service.SCAN_BUDGET
+    assert len(result.memories) + len(result.dropped) == service.first_page(3)
+    account = await retrieval.retrieve(ask(ALICE, "tea", limit=0))
+    assert len(account.dropped) == service.SCAN_BUDGET
     everything = await retrieval.retrieve(ask(ALICE, "tea", limit=count + 10))
     assert len(everything.memories) == count + 1
     important = await retrieval.retrieve(ask(ALICE, "tea", limit=3, min_importance=0.5))

@@ -67,16 +67,16 @@ def rank(
     question = Question.of(cue)
     hits = view.hits(question.terms)
     own, evidence = _own(view, cue, question, hits, weights)
-    base = np.sum(list(own.values()), axis=0)
+    base = _sum(own, len(view))
     at = _candidates(base, reach)
-    around = _around(view, question, hits, signals.standardised(evidence), weights, at)
+    around = _around(view, question, hits, signals.Evidence.of(evidence), weights, at)
     total = base.copy()
-    total[at] += np.sum(list(around.values()), axis=0)
-    scale = _scale(total)
+    total[at] += _sum(around, len(at))
+    mean, scale = _scale(total)
     count = max(len(view), 1)
     parts = {name: (value[at] - value.mean()) * scale for name, value in own.items() if len(at)}
     parts |= {name: (value - value.sum() / count) * scale for name, value in around.items()}
-    scores = np.round((total[at] - total.mean()) * scale if len(at) else total, _SCORE_DECIMALS)
+    scores = np.round((total[at] - mean) * scale, _SCORE_DECIMALS)
     columns = view.columns[at]
     return Ranking(at, scores, parts, columns["order_key"], columns["happened_at"])
 
@@ -104,6 +104,8 @@ def _own(
         own["prior"] = view.prior(weights, to_assistant=question.to_assistant)
     if (speaker := named_speaker(cue.text, names)) is not None:
         own["speaker"] = np.where(_is_about(view, speaker), weights.speaker, 0.0)
+    if weights.importance:
+        own["importance"] = weights.importance * view.columns["importance"]
     if weights.recency and len(view):
         now = cue.now if cue.now is not None else float(view.columns["happened_at"].max())
         recent = signals.recency(view.columns, now, weights.recency_half_life_days)
@@ -116,15 +118,17 @@ def _candidates(base: Floats, reach: int) -> Slots:
         return np.arange(len(base))
     last = np.partition(base, -reach)[-reach]
     best = np.flatnonzero(base >= last)
-    beside = np.concatenate((best, best - 1, best + 1))
-    return np.unique(np.clip(beside, 0, len(base) - 1))
+    chosen = np.zeros(len(base) + 1, dtype=np.bool_)
+    for beside in (best, best - 1, best + 1):
+        chosen[beside] = True  # before the first is the one too many at the end
+    return np.flatnonzero(chosen[:-1])
 
 
 def _around(
     view: View,
     question: Question,
     hits: Mapping[str, TermHits],
-    evidence: Floats,
+    evidence: signals.Evidence,
     weights: Weights,
     at: Slots,
 ) -> dict[str, Floats]:
@@ -167,6 +171,16 @@ def _is_about(view: View, speaker: str) -> Mask:
     return view.said_by(speaker) | (mentions & ~view.has_speaker())
 
 
-def _scale(total: Floats) -> float:
-    spread = float(total.std()) if len(total) else 0.0
-    return 1.0 / spread if spread > 1e-9 else 0.0
+def _sum(parts: Mapping[str, Floats], count: int) -> Floats:
+    total = np.zeros(count)
+    for part in parts.values():
+        total += part
+    return total
+
+
+def _scale(total: Floats) -> tuple[float, float]:
+    """The mean, and what brings a deviation from it to standard deviations."""
+    if not len(total):
+        return 0.0, 0.0
+    mean, spread = float(total.mean()), float(total.std())
+    return mean, 1.0 / spread if spread > 1e-9 else 0.0

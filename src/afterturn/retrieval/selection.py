@@ -34,13 +34,17 @@ class Selection:
     `slots` are positions among all slots of the entry. `opens_thread` is true where a
     conversation begins, `session_of` numbers the sessions (a record outside any is one of its
     own), `session_starts` [sessions] says where they begin and `session_lengths` how many terms
-    they have. A text is one or more pieces in
-    the lexical index: the ranked ones are numbered by position, `piece_of` gives their number
-    per part of the entry (-1 where not ranked), `piece_owners` and `piece_lengths` [pieces] the
-    position and the terms of each, `piece_starts` the first of each position. `centre` float32
-    [dim] is what the vectors have in common, `along` their product with it and `distance` how
-    far each lies from it (see `_centred`). `twins` gives, per position that has any, the slots
-    of records of the same message that are not ranked themselves.
+    they have.
+
+    A text is one or more pieces in the lexical index: the ranked ones are numbered by position,
+    `piece_of` gives their number per part of the entry (-1 where not ranked), `piece_owners` and
+    `piece_lengths` [pieces] the position and the terms of each, `piece_starts` the first of each
+    position.
+
+    `centre` float32 [dim] is what the vectors have in common, `along` their product with it and
+    `nearness` one by how far each lies from it, 0 for what has no vector (see `_centred`).
+    `twins` gives, per position that has any, the slots of records of the same message that are
+    not ranked themselves.
     """
 
     slots: Slots
@@ -55,7 +59,7 @@ class Selection:
     piece_starts: Slots
     centre: NDArray[np.float32]
     along: NDArray[np.float32]
-    distance: NDArray[np.float32]
+    nearness: NDArray[np.float32]
     has_vector: Mask
     speaker: Positions
     speaker_names: tuple[str, ...]
@@ -98,7 +102,7 @@ def select(parts: Sequence[Part], layers: frozenset[str] | None) -> Selection:
     piece_of, owners, lengths = _pieces(parts, slots)
     speaker, names = _speakers(parts)
     session_of = np.cumsum(opens_session) - 1
-    centre, along, distance = _centred(parts, slots, has_vector)
+    centre, along, nearness = _centred(parts, slots, has_vector)
     return Selection(
         slots=slots,
         opens_thread=opens_thread,
@@ -112,7 +116,7 @@ def select(parts: Sequence[Part], layers: frozenset[str] | None) -> Selection:
         piece_starts=np.searchsorted(owners, np.arange(len(slots))),
         centre=centre,
         along=along,
-        distance=distance,
+        nearness=nearness,
         has_vector=has_vector[slots],
         speaker=speaker[slots],
         speaker_names=names,
@@ -123,7 +127,7 @@ def select(parts: Sequence[Part], layers: frozenset[str] | None) -> Selection:
 def _prior(columns: Columns, weights: Weights, *, to_assistant: bool) -> Floats:
     # A fact is what somebody told of himself, put into the third person.
     tells = columns["first_person"] | ~columns["is_message"]
-    prior = weights.first_person * tells + weights.importance * columns["importance"]
+    prior = weights.first_person * tells
     if not to_assistant:
         prior -= weights.user_side * columns["is_assistant"]
     return np.asarray(prior)
@@ -175,7 +179,7 @@ def _pieces(
 def _centred(
     parts: Sequence[Part], slots: Slots, has_vector: Mask
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """What all vectors have in common, each one's product with it and distance from it.
+    """What all vectors have in common, each one's product with it and one by the distance from it.
 
     All of a scope's texts are somewhat alike, to each other and to any question; what is common
     tells nothing about which to choose (Arora et al. 2017, "A simple but tough-to-beat baseline",
@@ -186,14 +190,14 @@ def _centred(
     if not len(usable):
         dim = vectors.shape[1] if vectors.ndim == 2 else 0
         along = np.zeros(len(slots), dtype=np.float32)
-        return np.zeros(dim, dtype=np.float32), along, np.ones_like(along)
+        return np.zeros(dim, dtype=np.float32), along, along
     weight = np.zeros(len(vectors), dtype=np.float32)
     weight[usable] = 1.0 / (len(usable) + CENTRE_DOUBT)
     centre = weight @ vectors
     along = (vectors @ centre)[slots]
     squares = 1.0 - 2.0 * along + centre @ centre
-    distance = np.sqrt(np.maximum(squares, _DISTANCE_SQUARE_MIN), dtype=np.float32)
-    return centre, along, distance
+    nearness = has_vector[slots] / np.sqrt(np.maximum(squares, _DISTANCE_SQUARE_MIN))
+    return centre, along, nearness.astype(np.float32)
 
 
 def _speakers(parts: Sequence[Part]) -> tuple[Positions, tuple[str, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -31,7 +31,9 @@ from afterturn.scope import covering_paths
 from afterturn.settings import Settings
 
 SCAN_BUDGET: Final = 1_000
-"""The most candidates that are gated, scanned, or accounted for in `dropped`."""
+"""The most candidates that are scanned, or accounted for in `dropped`."""
+PAGE_FACTOR: Final = 8
+PAGE_MINIMUM: Final = 64
 
 INLINE_ROWS_MAX: Final = 5_000
 """More records than this are ranked in a thread, so that the event loop goes on meanwhile."""
@@ -100,7 +102,8 @@ class PostgresRetrieval:
     async def retrieve(self, query: MemoryQuery) -> RetrievalResult:
         """The records visible from the query's scope, best first, at most its limit.
 
-        `dropped` accounts for all other records among the best `SCAN_BUDGET`. Raises
+        `dropped` accounts for all other records that were looked at: the best `first_page(limit)`,
+        and more, up to `SCAN_BUDGET`, where gates left the answer short of them. Raises
         `ErasePending` under a standing erase, else `MemoryUnavailable` without a database.
         """
         with metrics.RETRIEVE_SECONDS.time():
@@ -136,19 +139,22 @@ class PostgresRetrieval:
         view = View(entries, layers)
         now = (query.now or datetime.now(UTC)).timestamp()
         cue = Cue(query.text, vector.values, now)
-        ranking = rank(view, cue, self._weights, reach=SCAN_BUDGET)
+        weights = _weighted(self._weights, query)
         degraded = self._degraded(view, vector)
-        found = _best(view, ranking, SCAN_BUDGET)
+        ranking = rank(view, cue, weights, reach=SCAN_BUDGET)
         if not gated:
+            found = _best(view, ranking, SCAN_BUDGET)
             gates.require_visible(query.scope, found.rows)
             memories = found.memories(range(len(found.rows)), ranking)
             return RetrievalResult(memories=memories, degraded=degraded)
+        page = first_page(query.limit)
+        found = _best(view, ranking, page)
         passage = gates.passage(found.rows, found.scores, query)
-        reach = SCAN_BUDGET
-        while len(found.rows) == reach and _may_go_on(passage, found, query):
-            reach *= WIDENING
-            ranking = rank(view, cue, self._weights, reach=reach)
-            found = _best(view, ranking, reach)
+        while len(found.rows) == page and _may_go_on(passage, found, query):
+            page *= WIDENING
+            if page > SCAN_BUDGET:
+                ranking = rank(view, cue, weights, reach=page)
+            found = _best(view, ranking, page)
             passage = gates.passage(found.rows, found.scores, query)
         return RetrievalResult(
             memories=found.memories(passage.passed, ranking),
@@ -170,6 +176,22 @@ class PostgresRetrieval:
                 f"vectors: {without} of {len(view)} records have none of this embedder yet"
             )
         return tuple(reasons)
+
+
+def first_page(limit: int) -> int:
+    """How many candidates are looked at before the gates have left an answer short.
+
+    A limit of 0 or less asks for the account alone: the whole budget.
+    """
+    if limit <= 0:
+        return SCAN_BUDGET
+    return min(max(limit * PAGE_FACTOR, PAGE_MINIMUM), SCAN_BUDGET)
+
+
+def _weighted(weights: Weights, query: MemoryQuery) -> Weights:
+    if not query.recency_weight and not query.importance_weight:
+        return weights
+    return replace(weights, recency=query.recency_weight, importance=query.importance_weight)
 
 
 def _may_go_on(passage: gates.Passage, found: _Found, query: MemoryQuery) -> bool:

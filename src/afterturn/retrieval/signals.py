@@ -7,11 +7,12 @@ costs little; the rest is computed for `at`, the positions of the candidates.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from afterturn.retrieval import lexical
 from afterturn.retrieval.lexical import Floats, Mask, TermHits
@@ -22,23 +23,50 @@ SECONDS_A_DAY: Final = 86_400.0
 _SPREAD_MIN: Final = 1e-9
 
 
-def standardised(values: NDArray[np.floating], known: Mask | None = None) -> Floats:
+def standardised(values: Floats, known: Mask | None = None) -> Floats:
     """Deviations from the mean in standard deviations; zeros where all values are equal.
 
     With `known`, mean and deviation are those of the known values, and the others count as
     average: a record without a vector is neither favoured nor pushed down.
     """
-    if known is not None and bool(known.all()):
-        known = None
-    present = values if known is None else values[known]
-    if not len(present):
-        return np.zeros(len(values))
-    mean = float(present.mean(dtype=np.float64))
-    spread = float(present.std(dtype=np.float64))
+    if known is not None and not known.all():
+        spread_out = np.zeros(len(values))
+        spread_out[known] = standardised(values[known])
+        return spread_out
+    if not len(values):
+        return np.zeros(0)
+    deviations = values - values.mean()
+    # Not a BLAS product: its threads cost more than they gain on so little.
+    spread = math.sqrt(float(np.square(deviations).sum()) / len(values))
     if spread < _SPREAD_MIN:
         return np.zeros(len(values))
-    deviations = (values - mean) / spread
-    return np.asarray(deviations if known is None else np.where(known, deviations, 0.0), np.float64)
+    deviations /= spread
+    return deviations
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the texts themselves say, on the scale of its mean and deviation.
+
+    Standardised only where it is looked at: most of it is not.
+    """
+
+    values: Floats
+    mean: float
+    spread: float
+
+    @classmethod
+    def of(cls, values: Floats) -> Evidence:
+        """The evidence with its scale."""
+        if not len(values):
+            return cls(values, 0.0, 0.0)
+        return cls(values, float(values.mean()), float(values.std()))
+
+    def scaled(self, values: Floats) -> Floats:
+        """Some of the values in standard deviations above the mean."""
+        if self.spread < _SPREAD_MIN:
+            return np.zeros(len(values))
+        return np.asarray((values - self.mean) / self.spread)
 
 
 def coverage(view: View, hits: Iterable[TermHits]) -> Floats:
@@ -69,26 +97,27 @@ def thread_coverage(view: View, hits: Iterable[TermHits], at: Slots) -> Floats:
     return covered / mass if mass else covered
 
 
-def previous_evidence(evidence: Floats, opens_thread: Mask, asks: Mask, at: Slots) -> Floats:
+def previous_evidence(evidence: Evidence, opens_thread: Mask, asks: Mask, at: Slots) -> Floats:
     """The evidence of the message before, where it asks; 0 at the start of a conversation."""
     counts = ~opens_thread[at]
     before = np.where(counts, at - 1, 0)
-    return np.where(counts & asks[before], evidence[before], 0.0)
+    counts &= asks[before]
+    return np.where(counts, evidence.scaled(evidence.values[before]), 0.0)
 
 
-def following_evidence(evidence: Floats, opens_thread: Mask, at: Slots) -> Floats:
+def following_evidence(evidence: Evidence, opens_thread: Mask, at: Slots) -> Floats:
     """The evidence of the message after, 0 at the end of a conversation."""
-    after = np.minimum(at + 1, len(evidence) - 1)
+    after = np.minimum(at + 1, len(opens_thread) - 1)
     ends = (at == after) | opens_thread[after]
-    return np.where(ends, 0.0, evidence[after])
+    return np.where(ends, 0.0, evidence.scaled(evidence.values[after]))
 
 
-def session_evidence(evidence: Floats, view: View, at: Slots) -> Floats:
+def session_evidence(evidence: Evidence, view: View, at: Slots) -> Floats:
     """The best evidence of each candidate's session: what it was about."""
     if not len(at):
         return np.zeros(0)
-    best = np.maximum.reduceat(evidence, view.session_starts)
-    return np.asarray(best[view.session_of[at]])
+    best = np.maximum.reduceat(evidence.values, view.session_starts)
+    return evidence.scaled(best[view.session_of[at]])
 
 
 def session_lexical(
@@ -104,10 +133,10 @@ def session_lexical(
 
 def _in_sessions(view: View, hit: TermHits) -> TermHits:
     sessions = view.session_of[view.piece_owners[hit.documents]]
-    which, inverse = np.unique(sessions, return_inverse=True)
-    counts = np.bincount(inverse, hit.counts).astype(np.float64)
-    idf = np.log1p((view.sessions - len(which) + 0.5) / (len(which) + 0.5))
-    return TermHits(which.astype(np.intp), counts, float(idf))
+    counts = np.bincount(sessions, hit.counts, view.sessions).astype(np.float64)
+    which = np.flatnonzero(counts)
+    idf = math.log1p((view.sessions - len(which) + 0.5) / (len(which) + 0.5))
+    return TermHits(which, counts[which], idf)
 
 
 def recency(columns: Columns, now: float, half_life_days: float) -> Floats:

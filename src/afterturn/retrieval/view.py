@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from afterturn.retrieval.rows import Row
 from afterturn.retrieval.segments import COLUMNS
 from afterturn.retrieval.selection import Columns, Selection, Slots, row_at
 from afterturn.retrieval.weights import Weights
+
+_COSINE_DECIMALS: Final = 5
 
 
 class View:
@@ -109,7 +111,7 @@ class View:
         ]
         return lexical.find(words, parts, self.pieces)
 
-    def cosines(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
+    def cosines(self, vector: NDArray[np.float32]) -> Floats:
         """Cosine of each ranked row with the vector, both seen from the centre of their entry.
 
         0 where a row has no vector.
@@ -118,14 +120,15 @@ class View:
         for entry, selection in zip(self.entries, self.selections, strict=True):
             products = [part.segment.vectors @ vector for part in entry.parts]
             product = products[0] if len(products) == 1 else np.concatenate(products)
-            centre = selection.centre
-            from_centre = float(np.linalg.norm(vector - centre)) or 1.0
-            cosine = product[selection.slots] - selection.along
-            cosine -= np.float32((vector - centre) @ centre)
-            cosine /= selection.distance * np.float32(from_centre)
-            found.append(np.where(selection.has_vector, cosine, np.float32(0.0)))
+            away = vector - selection.centre
+            cosine = product[selection.slots]
+            cosine -= selection.along
+            cosine -= away @ selection.centre
+            cosine *= selection.nearness
+            cosine *= np.float32(1.0 / (float(np.linalg.norm(away)) or 1.0))
+            found.append(cosine)
         # Matrix products differ in the last bits with the shape of the matrix.
-        return _joined(found, np.float32).round(5)
+        return np.asarray(_joined(found, np.float32), dtype=np.float64).round(_COSINE_DECIMALS)
 
     def names(self) -> tuple[str, ...]:
         """The names of everybody who speaks in what is ranked."""
