@@ -41,9 +41,11 @@ mutants: $(DEV)/.installed ## take each protection of the erase away and see tha
 
 check: lint test docs torture ## all that CI runs
 
-bench: $(RUN)/.installed ## hand-over and throughput, as ratios measured in one run
+bench: $(RUN)/.installed ## hand-over, throughput, and model calls per turn, measured in one run each
 	@$(RUN)/bin/python bench/handover.py
 	@$(RUN)/bin/python bench/throughput.py
+	@$(RUN)/bin/python $(PIP) install '.[openai]'
+	@$(RUN)/bin/python bench/extraction.py
 
 clean: ## remove the virtual environments
 	@rm -rf $(VENV)
