@@ -113,3 +113,63 @@ def test_the_summary_is_readable(alone: CommandLine, file: Path) -> None:
     assert "turns/s" in outcome.stdout
     assert "already known" in outcome.stdout
     assert len(outcome.stderr.splitlines()) == 1
+
+
+EXPORT = [
+    {
+        "id": "talk",
+        "messages": [
+            {"role": "system", "content": "You are helpful."},
+            {"role": "user", "content": "I am a vegetarian."},
+            {"role": "assistant", "content": "Noted."},
+            {"role": "user", "content": "half \ud83d and \x00"},
+        ],
+    },
+    {"id": "long", "messages": [{"role": "user", "content": f"said {n}"} for n in range(600)]},
+]
+
+
+def test_message_lists_are_imported_in_order_and_again_changes_nothing(
+    alone: CommandLine, tmp_path: Path, using: Callable[..., list[object]]
+) -> None:
+    """What is left out is counted; texts without a time keep the order of the file."""
+    file = tmp_path / "talks.json"
+    file.write_text(json.dumps(EXPORT))
+    outcome = alone.run("import", file, "--scope", "acme", "--json", extractor="none")
+    assert outcome.code == 0
+    told = outcome.json
+    assert (told["conversations"], told["turns"], told["recorded"]) == (2, 602, 602)
+    assert told["left_out"] == {"system messages": 1}
+    assert told["undated"] == 602
+    lines = [json.loads(line) for line in alone.run("export", "acme").stdout.splitlines()]
+    said = {line["turn_id"]: line for line in lines if "happened_at" in line}
+    assert said["talk:2"]["query"] == "I am a vegetarian."
+    assert said["talk:2"]["answer"] == "Noted."
+    assert said["talk:4"]["query"] == "half \ufffd and \ufffd"
+    long = sorted(
+        (line for key, line in said.items() if key.startswith("long:")),
+        key=lambda line: line["happened_at"],
+    )
+    assert [line["query"] for line in long] == [f"said {n}" for n in range(600)]
+    before = using(_held)
+    again = alone.run("import", file, "--scope", "acme", "--json").json
+    assert (again["taken"], again["known"], again["recorded"]) == (0, 602, 602)
+    assert using(_held) == before
+
+
+def test_a_dry_run_says_what_there_is_and_touches_nothing(
+    alone: CommandLine, tmp_path: Path
+) -> None:
+    """It needs no database; a defect is reported all the same, with code 1."""
+    file = tmp_path / "talks.json"
+    file.write_text(json.dumps(EXPORT)[:-1] + ', {"id": "bad", "messages": [}]')
+    outcome = alone.run(
+        "import", file, "--scope", "acme", "--dry-run", "--json", database_url="postgresql://x@/x"
+    )
+    assert outcome.code == 1
+    told = outcome.json
+    assert (told["conversations"], told["turns"]) == (2, 602)
+    assert "taken" not in told
+    assert told["defects"][0]["place"].startswith("conversation 3, line 1, column")
+    table = alone.run("import", file, "--scope", "acme", "--dry-run")
+    assert "left out: system messages" in table.stdout

@@ -19,10 +19,14 @@ ELEMENT_CHARACTERS_MAX: Final = 16 << 20
 """A larger element is passed over: reading it would need many times its size."""
 
 _CHUNK_BYTES: Final = 1 << 18
-_BRACKET_OR_STRING: Final = re.compile(r'["{}\[\]]')
+_BRACKET_OR_QUOTE: Final = re.compile(r'["{}\[\]]')
 _STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_INSIDE_STRING: Final = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 _SCALAR: Final = re.compile(r"[^\s,\[\]{}]+")
 _BLANK: Final = re.compile(r"[\s,]*")
+_NOT_UTF_8: Final = re.compile("[\udc80-\udcff]")
+"""What bytes that are no UTF-8 become in the decoder."""
+_OPENING: Final = {"}": ord("{"), "]": ord("[")}
 _TOO_LARGE: Final = f"more than {ELEMENT_CHARACTERS_MAX >> 20} MiB in one piece"
 
 
@@ -59,37 +63,32 @@ class _Scanner:
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
-        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
-        self._bytes_read = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
         self._text = ""
         self._at = 0
         self._line = 1
         self._column = 1
         self._number = 0
         self._row = 0
+        self._is_cut_off = False
 
     def elements(self) -> Iterator[Element]:
         in_list = False
         rows = 0
-        try:
-            while self._next():
-                character = self._text[self._at]
-                if character == "]" and in_list:
-                    in_list = False
-                    self._row = 0
-                    self._skip(1)
-                elif character == "[" and not in_list:
-                    in_list = True
-                    rows += 1
-                    self._row = rows
-                    self._skip(1)
-                else:
-                    yield self._element(character)
-        except UnicodeDecodeError as error:
-            at = self._bytes_read + error.start + 1
-            yield Element(self._number + 1, self._row, f"byte {at}", defect="not UTF-8")
-            return
-        if in_list:
+        while self._next():
+            character = self._text[self._at]
+            if character == "]" and in_list:
+                in_list = False
+                self._row = 0
+                self._skip(1)
+            elif character == "[" and not in_list:
+                in_list = True
+                rows += 1
+                self._row = rows
+                self._skip(1)
+            else:
+                yield self._element(character)
+        if in_list and not self._is_cut_off:
             yield self._broken("the list is not closed: the file ends in the middle")
 
     def _next(self) -> bool:
@@ -109,55 +108,69 @@ class _Scanner:
         try:
             end = self._closed() if character in "{[" else self._scalar(character)
         except _EndOfFile:
+            self._is_cut_off = True
             self._skip(len(self._text) - self._at)
             return self._broken("not JSON: the file ends in the middle of it", place)
         if end is None:
             return self._broken(_TOO_LARGE, place)
-        text = self._text[self._at : end]
-        try:
-            element = Element(self._number, self._row, place, value=json.loads(text))
-        except json.JSONDecodeError as error:
-            inside = self._place(self._at + error.pos)
-            element = self._broken(f"not JSON: {error.msg}", inside)
-        except (RecursionError, ValueError) as error:
-            reason = "nested too deeply" if isinstance(error, RecursionError) else "not JSON"
-            element = self._broken(reason, place)
+        element = self._parsed(self._text[self._at : end], place)
         self._skip(max(end - self._at, 1))
         return element
 
-    def _closed(self) -> int | None:
-        """Where the brackets that open here are closed; None for more than is held at once.
+    def _parsed(self, text: str, place: str) -> Element:
+        foreign = _NOT_UTF_8.search(text)
+        if foreign is not None:
+            return self._broken("not UTF-8", self._place(self._at + foreign.start()))
+        try:
+            return Element(self._number, self._row, place, value=json.loads(text))
+        except json.JSONDecodeError as error:
+            return self._broken(f"not JSON: {error.msg}", self._place(self._at + error.pos))
+        except RecursionError:
+            return self._broken("nested too deeply", place)
+        except ValueError:  # a number of more digits than Python reads
+            return self._broken("not JSON", place)
 
-        Which bracket closes which is for the JSON reader: a `]` for a `}` is its error.
+    def _closed(self) -> int | None:
+        """Where the bracket that opens here is closed; None for more than is held at once.
+
+        A closing bracket also closes what was left open inside of it: the JSON reader says so, and
+        the element ends where it was meant to.
         """
-        depth = 0
+        open_brackets = bytearray()
+        passed = 0
+        in_string = False
         at = self._at
-        held = True
         while True:
-            found = _BRACKET_OR_STRING.search(self._text, at)
-            if found is None:
-                at = len(self._text)
-            elif found[0] == '"':
-                string = _STRING.match(self._text, found.start())
-                at = string.end() if string else found.start()
-                if string:
+            while at < len(self._text):
+                if in_string:
+                    inside = _INSIDE_STRING.match(self._text, at)
+                    assert inside is not None  # noqa: S101 - it matches the empty text, too
+                    at = inside.end()
+                    if not self._text.startswith('"', at):
+                        break  # at the end, or before a backslash whose next character is missing
+                    at += 1
+                    in_string = False
                     continue
-            else:
-                depth += 1 if found[0] in "{[" else -1
-                at = found.end()
-                if depth == 0:
-                    if held:
-                        return at
-                    self._skip(at - self._at)
-                    return None
-                continue
-            if at - self._at > ELEMENT_CHARACTERS_MAX:
-                held = False
-            if not held:
+                found = _BRACKET_OR_QUOTE.search(self._text, at)
+                at = found.end() if found else len(self._text)
+                if found is None:
+                    break
+                if found[0] == '"':
+                    in_string = True
+                elif found[0] in "{[":
+                    open_brackets.append(ord(found[0]))
+                else:
+                    opening = open_brackets.rfind(_OPENING[found[0]])
+                    if opening >= 0:
+                        del open_brackets[opening:]
+                    if not open_brackets:
+                        if passed + at - self._at <= ELEMENT_CHARACTERS_MAX:
+                            return at
+                        self._skip(at - self._at)
+                        return None
+            if at - self._at > ELEMENT_CHARACTERS_MAX or passed:
+                passed += at - self._at
                 self._skip(at - self._at)
-                if len(self._text) > ELEMENT_CHARACTERS_MAX:
-                    # One string without an end, so far: its beginning will not be needed.
-                    self._text = self._text[:1] + self._text[-1:]
             gone = at - self._at
             if not self._more():
                 raise _EndOfFile
@@ -181,18 +194,16 @@ class _Scanner:
 
     def _more(self) -> bool:
         """Read on; False at the end of the file."""
-        while True:
-            data = self._stream.read(_CHUNK_BYTES)
-            pending = len(self._decoder.getstate()[0])
-            self._bytes_read -= pending
-            text = self._decoder.decode(data, final=not data)
-            self._bytes_read += pending + len(data)
-            if text:
-                self._text = self._text[self._at :] + text
-                self._at = 0
+        while data := self._stream.read(_CHUNK_BYTES):
+            if self._take(self._decoder.decode(data)):
                 return True
-            if not data:
-                return False
+        return self._take(self._decoder.decode(b"", final=True))
+
+    def _take(self, text: str) -> bool:
+        if text:
+            self._text = self._text[self._at :] + text
+            self._at = 0
+        return bool(text)
 
     def _skip(self, characters: int) -> None:
         end = self._at + characters
