@@ -96,6 +96,28 @@ begin
     perform afterturn.count_rows(p_id, 'memory_sources', rows);
 end $$;
 
+-- What facts with a key have said, likewise.
+create or replace function afterturn.forget_said(
+    p_id bigint, p_lease_token uuid, p_path text, p_limit integer, p_lease interval,
+    p_after_path text, p_after_id text, out rows integer, out last_path text, out last_id text)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+begin
+    if not afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease) then
+        return;
+    end if;
+    with gone as (
+        delete from afterturn.fact_statements f where f.ctid = any(array(
+            select w.ctid from afterturn.fact_statements w
+            where w.path >= p_path and w.path < afterturn.under_end(p_path)
+                and (w.path, w.record_id) >= (p_after_path, p_after_id)
+            order by w.path, w.record_id limit p_limit for update skip locked))
+        returning f.path, f.record_id)
+    select count(*), (array_agg(g.path order by g.path desc, g.record_id desc))[1],
+        (array_agg(g.record_id order by g.path desc, g.record_id desc))[1]
+    into rows, last_path, last_id from gone g;
+    perform afterturn.count_rows(p_id, 'fact_statements', rows);
+end $$;
+
 -- The ledger's rows of turns and embed jobs under the scope, up to p_limit. Null: lease lost.
 create or replace function afterturn.forget_turn_jobs(
     p_id bigint, p_lease_token uuid, p_path text, p_limit integer, p_lease interval)

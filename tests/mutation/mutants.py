@@ -326,7 +326,14 @@ MUTANTS: Final = (
             ),
             (f"{STEPPED}::test_a_zombie_chunk_deletes_nothing_of_the_scopes_new_life",),
         )
-        for function in ("forget_turns", "forget_memories", "forget_turn_jobs", "forget_final")
+        for function in (
+            "forget_turns",
+            "forget_memories",
+            "forget_sources",
+            "forget_said",
+            "forget_turn_jobs",
+            "forget_final",
+        )
     ),
     Mutant(
         "the locks of enqueuing",

@@ -97,7 +97,7 @@ async def test_a_zombie_chunk_deletes_nothing_of_the_scopes_new_life(desk: Desk)
     await desk.expire_lease(erase)
     assert await desk.run(erase) == "forgot 1"
     await desk.record(await desk.stage(CHAT_1, "new"))
-    for function in ("forget_turns", "forget_memories"):
+    for function in ("forget_turns", "forget_memories", "forget_sources", "forget_said"):
         rows = await desk.value(
             f"select rows from afterturn.{function}($1, $2, $3, 100, '30s', '', '')",
             *fence(zombie),

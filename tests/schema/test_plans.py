@@ -239,6 +239,7 @@ STEPS: Final[dict[str, tuple[str, int, str]]] = {
     "forget_flushes": ("forget", 40, "afterturn.forget_flushes({fence}, 2000, '30s')"),
     "forget_turn_jobs": ("forget", 80, "afterturn.forget_turn_jobs({fence}, 2000, '30s')"),
     "forget_turns": ("forget", 100, "afterturn.forget_turns({fence}, 2000, '30s', '', '')"),
+    "forget_sources": ("forget", 100, "afterturn.forget_sources({fence}, 2000, '30s', '', '')"),
     "forget_memories": ("forget", 100, "afterturn.forget_memories({fence}, 2000, '30s', '', '')"),
     "forget_final": ("forget", 400, "afterturn.forget_final({fence}, '30s')"),
     "forget_insist": ("forget", 60, "afterturn.forget_insist({fence}, '30s')"),

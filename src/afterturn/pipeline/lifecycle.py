@@ -31,6 +31,7 @@ _FORGET_FLUSHES = "select afterturn.forget_flushes($1, $2, $3, $4, $5)"
 _FORGET_TURNS = "select * from afterturn.forget_turns($1, $2, $3, $4, $5, $6, $7)"
 _FORGET_MEMORIES = "select * from afterturn.forget_memories($1, $2, $3, $4, $5, $6, $7)"
 _FORGET_SOURCES = "select * from afterturn.forget_sources($1, $2, $3, $4, $5, $6, $7)"
+_FORGET_SAID = "select * from afterturn.forget_said($1, $2, $3, $4, $5, $6, $7)"
 _FORGET_JOBS = "select afterturn.forget_turn_jobs($1, $2, $3, $4, $5)"
 _FORGET_FINAL = "select verdict from afterturn.forget_final($1, $2, $3, $4)"
 _FORGET_INSIST = "select afterturn.forget_insist($1, $2, $3, $4)"
@@ -156,7 +157,7 @@ class LifecycleStep:
                 ended = await self._database.value(sql, *fence, rows_max, lease)
                 if ended is None or ended < rows_max:
                     break
-        for sql in (_FORGET_TURNS, _FORGET_MEMORIES, _FORGET_SOURCES):
+        for sql in (_FORGET_TURNS, _FORGET_MEMORIES, _FORGET_SOURCES, _FORGET_SAID):
             after = ("", "")
             while True:
                 row = await self._database.row(sql, *fence, rows_max, lease, *after)
