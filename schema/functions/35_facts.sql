@@ -60,6 +60,8 @@ end $$;
 create or replace function afterturn.settle_facts(
     p_paths text[], p_ids text[], p_numbers jsonb) returns void
 language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    written jsonb;
 begin
     -- What was kept of an erased scope keeps its link to it until other words replace it.
     delete from afterturn.memory_sources s
@@ -71,6 +73,23 @@ begin
             and f.record_id = m.record_id and not f.superseded and lower(f.text) <> lower(m.text))
         and not exists (select from afterturn.fact_statements f where f.path = m.path
             and f.record_id = m.record_id and not f.superseded and lower(f.text) = lower(m.text));
+    -- Where somebody has written the same words directly, theirs is the one row.
+    select coalesce(jsonb_object_agg(l.path || l.record_id, true), '{}') into written
+    from unnest(p_paths, p_ids) k(path, record_id), lateral (
+        select f.* from afterturn.fact_statements f
+        where f.path = k.path and f.record_id = k.record_id
+        order by f.said_at desc, f.staged_at desc, f.turn_path desc, f.turn_id desc limit 1) l
+    where exists (select from afterturn.memories w where w.path = l.path
+        and md5(w.text) = md5(l.text) and w.text = l.text and w.origin <> 'turn'
+        and w.record_id <> l.record_id and w.turn_id is null and not w.pending
+        and w.layer <> 'working' and not exists (select from afterturn.memory_sources s
+            where s.path = w.path and s.record_id = w.record_id and not s.pending));
+    if written <> '{}' then
+        perform from afterturn.move_content(p_paths, true);
+        delete from afterturn.memories m using unnest(p_paths, p_ids) k(path, record_id)
+        where m.path = k.path and m.record_id = k.record_id and not m.pending
+            and written ? (m.path || m.record_id);
+    end if;
     insert into afterturn.memories as m (path, record_id, pending, turn_path, turn_id, session,
         layer, origin, text, metadata, importance, occurred_at, recorded_at, content, revision)
     select l.path, l.record_id, false, l.turn_path, l.turn_id,
@@ -84,7 +103,7 @@ begin
         join afterturn.fact_statements f on f.path = k.path and f.record_id = k.record_id
         order by f.path, f.record_id, f.said_at desc, f.staged_at desc, f.turn_path desc,
             f.turn_id desc) l
-    where not l.superseded
+    where not l.superseded and not written ? (l.path || l.record_id)
     on conflict (path, record_id, pending) do update set
         turn_path = excluded.turn_path, turn_id = excluded.turn_id, session = excluded.session,
         layer = excluded.layer, origin = excluded.origin, text = excluded.text,
@@ -96,9 +115,10 @@ begin
             else excluded.revision end,
         embedding = case when lower(m.text) = lower(excluded.text) then m.embedding end;
     delete from afterturn.memory_sources s using unnest(p_paths, p_ids) k(path, record_id)
-    where s.path = k.path and s.record_id = k.record_id and not s.pending and s.turn_path >= 'v'
+    where s.path = k.path and s.record_id = k.record_id and not s.pending
+        and (s.turn_path >= 'v' or written ? (s.path || s.record_id))
         and not exists (select from afterturn.fact_statements f
-            where f.path = s.path and f.record_id = s.record_id and not f.superseded
+            where not written ? (s.path || s.record_id) and f.path = s.path and f.record_id = s.record_id and not f.superseded
                 and f.turn_path = s.turn_path and f.turn_id = s.turn_id);
     insert into afterturn.memory_sources (path, record_id, pending, turn_path, turn_id)
     select f.path, f.record_id, false, f.turn_path, f.turn_id

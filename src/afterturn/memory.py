@@ -13,6 +13,7 @@ from typing import Any, Self
 from afterturn.embedding.checked import CheckedEmbedder
 from afterturn.embedding.compose import compose_embedder
 from afterturn.errors import ConfigurationError, MemoryContractError, MemoryUnavailable
+from afterturn.extraction.facts import fact_id
 from afterturn.extraction.validation import validate_extractor
 from afterturn.intake import (
     RECORD_ID_CHARACTERS_MAX,
@@ -219,12 +220,16 @@ class Memory:
         importance: float = 0.5,
         record_id: str | None = None,
     ) -> WriteReceipt:
-        """Write one fact and flush the scope; it is retrievable when this returns."""
+        """Write one fact and flush the scope; it is retrievable when this returns.
+
+        Without a `record_id` it is known by its words: the same ones again are the same fact.
+        """
         parts = self._opened
         checked_scope(scope)
         with refusing("fact"):
             record = MemoryRecord(
-                record_id=uuid.uuid4().hex if record_id is None else record_id,
+                # Known by its words, as a fact that was learned is: said both ways it is one row.
+                record_id=fact_id(str(text)) if record_id is None else record_id,
                 text=text,
                 scope_path=scope.path,
                 layer=checked_layer(layer),

@@ -219,6 +219,43 @@ async def test_what_was_written_directly_is_not_learned_again(desk: Desk) -> Non
     assert await current(desk) == [("likes tea", [])]
 
 
+async def written(desk: Desk, text: str) -> None:
+    """A fact written directly, as `remember` does, and published."""
+    writing = PostgresWriting(desk.database, desk.settings)
+    fact = about(text, key=None).model_copy(update={"origin": "remembered"})
+    await writing.write(WriteRequest(scope=ALICE, records=(fact,)))
+    await desk.flush(ALICE)
+
+
+async def test_what_was_learned_and_is_written_directly_is_one_row(desk: Desk) -> None:
+    """It is then the writer's: the erase of the turn leaves it."""
+    await say(desk, ALICE, "t1")
+    await learn(desk, ALICE, "t1", about("likes tea", (ALICE, "t1"), key=None))
+    await written(desk, "Likes tea.")
+    assert await current(desk) == [("Likes tea.", [])]
+
+
+async def test_a_statement_in_the_words_that_were_written_directly_is_one_row(desk: Desk) -> None:
+    """It replaces what was current, and a later one stands beside what was written."""
+    for n in range(3):
+        await say(desk, ALICE, f"t{n}", n)
+    await learn(desk, ALICE, "t0", about("lives in Oslo", (ALICE, "t0")))
+    await written(desk, "lives in Bergen")
+    before = await desk.value(
+        "select removed from afterturn.scope_generations where scope_key = afterturn.scope_key($1)",
+        ALICE.stored_path,
+    )
+    await learn(desk, ALICE, "t1", about("lives in Bergen", (ALICE, "t1")))
+    assert await current(desk) == [("lives in Bergen", [])]
+    after = await desk.value(
+        "select removed from afterturn.scope_generations where scope_key = afterturn.scope_key($1)",
+        ALICE.stored_path,
+    )
+    assert after > before
+    await learn(desk, ALICE, "t2", about("lives in Rome", (ALICE, "t2")))
+    assert await current(desk) == [("lives in Bergen", []), ("lives in Rome", ["t2"])]
+
+
 async def test_a_record_of_ones_own_id_is_replaced_by_the_later_turn(desk: Desk) -> None:
     """An extractor that keeps one record up to date, in whatever order it is run."""
     for n in range(3):
