@@ -24,6 +24,8 @@ _PIECES = re.compile(r"&&|\|\||[|;>]")
 def _shell_lines(block: Block) -> Iterator[str]:
     """The commands of a block, `\\` at a line's end joined, prompts and comments taken off."""
     text = block.text.replace("\\\n", " ")
+    if block.language == "console":  # the rest of such a block is what the commands print
+        text = "\n".join(line for line in text.splitlines() if line.startswith("$ "))
     for line in text.splitlines():
         for piece in _PIECES.split(line.partition(" #")[0].removeprefix("$ ").strip()):
             words = shlex.split(piece, comments=True)
@@ -36,7 +38,7 @@ def _shell_lines(block: Block) -> Iterator[str]:
 def _commands() -> list[tuple[str, str]]:
     return [
         (str(block.page), line)
-        for block in blocks("sh")
+        for block in blocks("sh", "console")
         for line in _shell_lines(block)
         if line.startswith("afterturn ")
     ]
