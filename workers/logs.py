@@ -6,6 +6,7 @@ import logging
 from typing import Any, Final
 
 from celery import signals
+from celery.utils.log import get_multiprocessing_logger
 
 from afterturn.jobs.names import SWEEP_TASK
 from afterturn.logs import formatter
@@ -59,7 +60,8 @@ def install(settings: Settings) -> None:
     chosen = formatter(settings.log_format)
 
     def on_setup(logger: logging.Logger, **_: Any) -> None:
-        for handler in logger.handlers:
+        # The pool has a logger of its own, which Celery sets up beside the root.
+        for handler in (*logger.handlers, *get_multiprocessing_logger().handlers):
             handler.setFormatter(chosen)
 
     signals.after_setup_logger.connect(on_setup, weak=False)

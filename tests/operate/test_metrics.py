@@ -71,13 +71,13 @@ async def test_a_calling_process_counts_what_it_does(settings: Settings) -> None
 def test_a_child_of_a_fork_does_not_wait_for_a_lock_of_the_parent() -> None:
     """A fork in the moment in which another thread counts leaves the child able to count."""
     held, done = threading.Event(), threading.Event()
+    sent = RINGS.labels("sent")
 
     def hold() -> None:
-        with RINGS._lock, RINGS.labels("sent")._value._lock, STAGE_SECONDS._sum._lock:
+        with RINGS._lock, sent._value._lock, STAGE_SECONDS._sum._lock:
             held.set()
             done.wait()
 
-    RINGS.labels("sent").inc(0)
     thread = threading.Thread(target=hold)
     thread.start()
     held.wait()
