@@ -238,7 +238,7 @@ def test_a_day(settings: Settings, directory: Path, server_url: str) -> None:
         report = office_2.json("replay-erasures", log)
         assert sorted(each["scope_path"] for each in report["erased"]) == [ALICE.path, BOB.path]
         assert _by_id(office_2.exported("acme")) == _by_id(office.exported("acme"))
-        assert office_2.run("verify-erase-log").code == 0
+        assert office_2.run("verify-erase-log", "--receipt", receipt.log_head).code == 0
         # Bob's schedule went with him; Carol's was cancelled before the backup.
         waiting = office_2.json("schedule", "list")["schedules"]
         assert [each["is_default"] for each in waiting] == [True]

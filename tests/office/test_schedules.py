@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
@@ -77,6 +78,43 @@ class TestErasesToCome:
             await schedules.cancel(second.schedule_id)
         with pytest.raises(MemoryContractError, match="no such schedule"):
             await schedules.cancel(987_654)
+
+    @pytest.mark.parametrize("seed", [1, 2, 3])
+    async def test_sweeps_and_cancellations_at_once(
+        self, desk: Desk, schedules: Schedules, settings: Settings, clock: Clock, seed: int
+    ) -> None:
+        """Each erase is cancelled or made a job, never both, never twice, whoever is quicker."""
+        print(f"seed {seed}")
+        dice = random.Random(seed)
+        scopes = [ACME, ALICE, ALICE.child("a"), ALICE.child("b"), BOB, BOB.ancestor(1)]
+        soon = datetime.now(UTC) + timedelta(minutes=5)
+        made: list[int] = []
+        for number in range(24):
+            request = forget_request(derived="erase", reason=f"T-{number}")
+            at = soon + timedelta(milliseconds=dice.randrange(1000))
+            made.append((await schedules.add_forget(dice.choice(scopes), at, request)).schedule_id)
+        await clock.go_to(soon + timedelta(milliseconds=500))
+        cancelled: set[int] = set()
+
+        async def cancel(schedule_id: int) -> None:
+            try:
+                await schedules.cancel(schedule_id)
+            except MemoryContractError:
+                return
+            cancelled.add(schedule_id)
+
+        work = [Sweeper(desk, settings).sweep() for _ in range(6)]
+        work += [cancel(each) for each in dice.sample(made, 10)]  # type: ignore[misc]
+        dice.shuffle(work)
+        await asyncio.gather(*work)
+        await clock.go_on(timedelta(minutes=1))
+        await Sweeper(desk, settings).sweep()
+        reasons = [each["request"]["reason"] for each in await _jobs(desk, "forget")]
+        expected = [f"T-{n}" for n, each in enumerate(made) if each not in cancelled]
+        assert sorted(reasons) == sorted(expected)
+        states = {e.schedule_id: e.state for e in await schedules.list(ended=True)}
+        assert {e for e in made if states[e] == "cancelled"} == cancelled
+        assert all(states[e] == "done" for e in made if e not in cancelled)
 
     async def test_an_erase_takes_the_schedules_under_it(
         self, desk: Desk, schedules: Schedules, sweeper: Sweeper, clock: Clock
