@@ -339,7 +339,14 @@ begin
     with sides as (
         select distinct m.turn_id, m.metadata ->> 'speaker' as speaker from afterturn.memories m
         where m.path = p_path and m.record_id = any(record_ids) and m.turn_path = p_path
-            and m.origin = 'turn' and m.turn_id is not null),
+            and m.origin = 'turn' and m.turn_id is not null
+        union
+        -- Of a turn that is not recorded yet: the ids of its records are known from its own.
+        select t.turn_id, n.parts[2] from unnest(record_ids) r(id),
+            lateral (select regexp_match(r.id,
+                '^(.+):(user|assistant):(?:working|episodic)$') as parts) n
+        join afterturn.turns t on t.path = p_path and t.turn_id = n.parts[1]
+            and t.recorded_at is null),
     silenced as (
         update afterturn.turns t
         set query = case when s.heard ? 'user' then null else t.query end,

@@ -410,9 +410,12 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.standing is None)
     @rule(place=st.sampled_from(PLACES), data=st.data())
     def forget_record(self, place: tuple[str, ...], data: st.DataObject) -> None:
-        """A written record, a fact, or one side of a turn; or an id that is not there."""
+        """A written record, a fact, one side of a turn, recorded or not; or an unknown id."""
         scope = self.at(place)
-        here = sorted({r for path, r, _ in self.world.records() if path == scope.path})
+        here = sorted(
+            {r for path, r, _ in self.world.records() if path == scope.path}
+            | {f"{s.turn_id}:user:episodic" for s in self.world.said.values() if s.scope == scope}
+        )
         record_id = data.draw(st.sampled_from([*here, "unknown"]), label="record")
         self.wait(self.other.forget_records(scope, record_ids=[record_id]))
         world = self.world

@@ -90,6 +90,8 @@ def workers(directory: Path, fleet_settings: Settings) -> Iterator[list[Running]
     for name in ("one", "two"):
         wait_until((directory / f"ready-{name}").exists, f"worker {name} is ready")
     yield started
+    for running in started:  # both at once
+        running.process.terminate()
     for running in started:
         running.stop()
 

@@ -433,3 +433,22 @@ async def test_an_erase_goes_on_where_a_lost_worker_left_it(desk: Desk) -> None:
     assert await desk.value(LEFT) == 0
     told = await desk.value(counts, job_id)
     assert (told["turns"], told["memories"]) == (3, 12)
+
+
+@pytest.mark.parametrize("layer", ["working", "episodic"])
+@pytest.mark.parametrize("is_claimed", [False, True])
+async def test_a_message_that_is_named_before_it_is_recorded_is_never_recorded(
+    desk: Desk, layer: str, is_claimed: bool
+) -> None:
+    """Its record's id is known from the turn's; the other side is recorded all the same."""
+    staged = await desk.stage(CHAT_1, "t1", query="secret", answer="fine")
+    claimed = await desk.claim("record", staged.record_job) if is_claimed else None
+    await desk.forget(CHAT_1, named={"record_ids": [f"t1:user:{layer}"], "turn_ids": []})
+    if claimed is not None:
+        tally = Tally()
+        await desk.recorder.record([claimed], tally)
+        assert str(tally) == "refused: lease lost"
+    assert await desk.record(staged) == "recorded 1"
+    assert [text for _, text in await desk.texts()] == ["fine", "fine"]
+    rows = await desk.rows("select query, answer from afterturn.turns")
+    assert rows == [{"query": None, "answer": "fine"}]
