@@ -27,6 +27,7 @@ PATH: Final = SCOPE.stored_path
 COVERING: Final = [SCOPE.ancestor(level).stored_path for level in (1, 2, 3)]
 LARGE: Final = [
     "erase_intents",
+    "fact_statements",
     "jobs",
     "memories",
     "memory_sources",
@@ -78,6 +79,16 @@ insert into afterturn.jobs (kind, path, blocked_by, ready_at, ring_at, created_a
 select 'flush', 'v1/other/u' || n || '/', j.id, now(), now() - interval '1 minute', now()
 from generate_series(1, 10000) n, (select max(id) as id from afterturn.jobs) j;
 
+-- A scope of which much is waiting to be extracted, and much was stated.
+insert into afterturn.jobs (kind, path, turn_id, ready_at, ring_at, created_at)
+select 'extract', 'v1/busy/', 'b' || n, now(), now() + interval '1 minute', now()
+from generate_series(1, 2000) n;
+insert into afterturn.fact_statements (path, record_id, turn_path, turn_id, said_at, staged_at,
+    digest, layer, origin, text, metadata, importance, recorded_at)
+select 'v1/busy/', 'about:' || n % 5000, 'v1/busy/', 'b' || n, now(), now(),
+    decode(md5(n::text), 'hex'), 'semantic', 'extracted', 'text', '{}', 0.5, now()
+from generate_series(1, 20000) n;
+
 -- Ours: little, and all of it of this moment.
 insert into afterturn.turns (path, turn_id, query, metadata, happened_at, staged_at, token)
 select 'v1/acme/alice/chat/', 't' || n, 'text', '{}', now(), now(),
@@ -85,6 +96,9 @@ select 'v1/acme/alice/chat/', 't' || n, 'text', '{}', now(), now(),
 from generate_series(1, 5) n;
 insert into afterturn.jobs (kind, path, turn_id, ready_at, ring_at, created_at)
 select 'record', 'v1/acme/alice/chat/', 't' || n, now(), now(), now() from generate_series(1, 5) n;
+insert into afterturn.jobs (kind, path, turn_id, ready_at, ring_at, created_at)
+select 'extract', 'v1/acme/alice/chat/', 't' || n, now(), now() + interval '1 minute', now()
+from generate_series(1, 5) n;
 insert into afterturn.memories (path, record_id, pending, turn_path, layer, origin, text, metadata,
     importance, recorded_at, content, revision)
 select 'v1/acme/alice/chat/', 'p' || n, true, 'v1/acme/alice/chat/', 'semantic', 'written', 'text',
@@ -184,6 +198,22 @@ CALLS: Final[dict[str, tuple[int, str]]] = {
         f"where path = '{PATH}' and kind = 'record'), 5, true, 5, '30s')",
     ),
     "claim_turns": (160, "select * from afterturn.claim_turns('record', '{}', 5, true, 5, '30s')"),
+    # Some fifty turns are leased, each about what `claim_turns` takes for one.
+    "claim_extracts by id": (
+        3_800,
+        "select * from afterturn.claim_extracts(array(select id from afterturn.jobs "
+        f"where path = '{PATH}' and kind = 'extract'), 5, 50, 24000, 5, '30s')",
+    ),
+    "claim_extracts": (
+        3_600,
+        "select * from afterturn.claim_extracts('{}', 5, 50, 24000, 5, '30s')",
+    ),
+    "related_facts": (20, f"select * from afterturn.related_facts('{PATH}', 20)"),
+    "count_usage": (
+        30,
+        f"select afterturn.count_usage('{PATH}', array[1::bigint], "
+        "array[gen_random_uuid()], 1, 2, 3)",
+    ),
     "claim_unrecorded": (
         180,
         f"select * from afterturn.claim_unrecorded('{PATH}', 0, 1000000, 50, 5, '30s')",
