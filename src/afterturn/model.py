@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -16,6 +17,20 @@ class Model(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", hide_input_in_errors=True, arbitrary_types_allowed=False
     )
+
+    @classmethod
+    def trusted(cls, **values: Any) -> Self:
+        """An instance of values that were validated before, all of its fields.
+
+        What `model_construct` does without looking for defaults: some ten times faster, which
+        counts where a reader makes hundreds for an answer.
+        """
+        made = cls.__new__(cls)
+        object.__setattr__(made, "__dict__", values)
+        object.__setattr__(made, "__pydantic_fields_set__", set(values))
+        object.__setattr__(made, "__pydantic_extra__", None)
+        object.__setattr__(made, "__pydantic_private__", None)
+        return made
 
 
 @contextmanager

@@ -22,7 +22,8 @@ from .building import START, best_ids, entry, message, ranked, row
 def explained(entries: list[Entry], cue: str) -> dict[str, dict[str, float]]:
     """What each signal adds, by record id."""
     view, ranking = ranked(entries, cue)
-    return {view.rows(p)[0].record_id: ranking.explained(p) for p in range(len(view))}
+    added = ranking.explained(range(len(view)))
+    return {view.rows(p)[0].record_id: parts for p, parts in enumerate(added)}
 
 
 FILLER = [row(f"filler{i}", f"nothing{i} of note{i}") for i in range(8)]
@@ -62,10 +63,8 @@ def test_the_parts_of_a_score_add_up_to_it() -> None:
         *FILLER,
     ]
     view, ranking = ranked([entry(rows)], "which tea")
-    for position in range(len(view)):
-        assert sum(ranking.explained(position).values()) == pytest.approx(
-            ranking.scores[position], abs=1e-4
-        )
+    for added, score in zip(ranking.explained(range(len(view))), ranking.scores, strict=True):
+        assert sum(added.values()) == pytest.approx(score, abs=1e-4)
 
 
 def test_scores_are_deviations_from_the_mean() -> None:

@@ -44,6 +44,11 @@ class RetrievalCache:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def entries(self) -> list[Entry]:
+        """What is held now, for whoever wants to know how large it is."""
+        with self._lock:
+            return [entry for entry, _, _ in self._entries.values()]
+
     def get(self, owner: Owner, paths: Sequence[str]) -> list[Entry | None]:
         """The entries of these paths, `None` where there is none; they count as used."""
         now = self._clock()

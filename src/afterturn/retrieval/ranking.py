@@ -10,7 +10,7 @@ candidates as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,10 +54,13 @@ class Ranking:
         keys = (self.order_key[chosen], -self.happened_at[chosen], -self.scores[chosen])
         return chosen[np.lexsort(keys)][:count]
 
-    def explained(self, place: int) -> dict[str, float]:
-        """What each signal that is not silent adds to the score at a place."""
-        parts = {name: round(float(part[place]), 6) for name, part in self.parts.items()}
-        return {name: part for name, part in parts.items() if part}
+    def explained(self, places: Sequence[int]) -> list[dict[str, float]]:
+        """What each signal that is not silent adds to the scores at these places."""
+        names = list(self.parts)
+        added = np.array([part[places] for part in self.parts.values()]).round(6).T.tolist()
+        return [
+            {name: part for name, part in zip(names, row, strict=True) if part} for row in added
+        ]
 
 
 def rank(
@@ -66,19 +69,21 @@ def rank(
     """The ranking of the best `reach` positions at least; equal inputs rank equally."""
     question = Question.of(cue)
     hits = view.hits(question.terms)
-    own, evidence = _own(view, cue, question, hits, weights)
+    topical = _topical(hits, view.name_terms())
+    own, evidence = _own(view, cue, question, hits, topical, weights)
     base = _sum(own, len(view))
     at = _candidates(base, reach)
-    around = _around(view, question, hits, signals.Evidence.of(evidence), weights, at)
+    borrowed = signals.Evidence.of(evidence)
+    around = _around(view, question, hits, topical, borrowed, weights, at)
     total = base.copy()
     total[at] += _sum(around, len(at))
     mean, scale = _scale(total)
     count = max(len(view), 1)
-    parts = {name: (value[at] - value.mean()) * scale for name, value in own.items() if len(at)}
+    parts = {name: (value[at] - value.sum() / count) * scale for name, value in own.items()}
     parts |= {name: (value - value.sum() / count) * scale for name, value in around.items()}
     scores = np.round((total[at] - mean) * scale, _SCORE_DECIMALS)
-    columns = view.columns[at]
-    return Ranking(at, scores, parts, columns["order_key"], columns["happened_at"])
+    columns = view.columns
+    return Ranking(at, scores, parts, columns["order_key"][at], columns["happened_at"][at])
 
 
 def _own(
@@ -86,6 +91,7 @@ def _own(
     cue: Cue,
     question: Question,
     hits: Mapping[str, TermHits],
+    topical: Sequence[TermHits],
     weights: Weights,
 ) -> tuple[dict[str, Floats], Floats]:
     """What each record's own text says, and the evidence in it that others may borrow."""
@@ -98,12 +104,11 @@ def _own(
         cosines = signals.standardised(view.cosines(cue.vector), view.has_vector)
         own["vector"] = weights.vector * cosines
         evidence = evidence + _VECTOR_TO_LEXICAL * cosines
-    names = view.names()
-    own["coverage"] = weights.coverage * signals.coverage(view, _topical(hits, names))
+    own["coverage"] = weights.coverage * signals.coverage(view, topical)
     if question.terms:
         own["prior"] = view.prior(weights, to_assistant=question.to_assistant)
-    if (speaker := named_speaker(cue.text, names)) is not None:
-        own["speaker"] = np.where(_is_about(view, speaker), weights.speaker, 0.0)
+    if (speaker := named_speaker(cue.text, view.names())) is not None:
+        own["speaker"] = np.where(_is_about(view, speaker, hits), weights.speaker, 0.0)
     if weights.importance:
         own["importance"] = weights.importance * view.columns["importance"]
     if weights.recency and len(view):
@@ -128,13 +133,13 @@ def _around(
     view: View,
     question: Question,
     hits: Mapping[str, TermHits],
+    topical: Sequence[TermHits],
     evidence: signals.Evidence,
     weights: Weights,
     at: Slots,
 ) -> dict[str, Floats]:
     """What the messages around each candidate say, and whether it is of the kind asked for."""
     opens, columns = view.opens_thread, view.columns
-    topical = _topical(hits, view.names())
     previous = signals.previous_evidence(evidence, opens, columns["asks"], at)
     session = signals.session_lexical(view, hits.values(), at, k1=weights.k1, b=weights.b)
     around = {
@@ -144,31 +149,33 @@ def _around(
         "session": weights.session * signals.session_evidence(evidence, view, at),
         "session_lexical": weights.session_lexical * session,
     }
-    kinds = columns[at]
     if question.asks_time:
-        around["time_told"] = weights.time_told * kinds["tells_time"]
+        around["time_told"] = weights.time_told * columns["tells_time"][at]
     if question.asks_number:
-        around["number_told"] = weights.number_told * kinds["tells_number"]
+        around["number_told"] = weights.number_told * columns["tells_number"][at]
     if question.asks_name:
-        around["names_told"] = weights.names_told * np.log2(1.0 + kinds["names"])
+        around["names_told"] = weights.names_told * np.log2(1.0 + columns["names"][at])
     if question.window is not None:
-        nearness = question.window.nearness(kinds["happened_at"])
+        nearness = question.window.nearness(columns["happened_at"][at])
         around["time_window"] = weights.time_window * nearness
     return around
 
 
-def _topical(hits: Mapping[str, TermHits], names: tuple[str, ...]) -> list[TermHits]:
+def _topical(hits: Mapping[str, TermHits], name_terms: frozenset[str]) -> list[TermHits]:
     """The hits of what is asked about; who speaks is a signal of its own."""
-    of_names = {term for name in names for term in terms(name)}
-    return [hit for term, hit in hits.items() if term not in of_names] or list(hits.values())
+    return [hit for term, hit in hits.items() if term not in name_terms] or list(hits.values())
 
 
-def _is_about(view: View, speaker: str) -> Mask:
+def _is_about(view: View, speaker: str, hits: Mapping[str, TermHits]) -> Mask:
     """What the speaker said; a fact has no speaker: it is about whom it names."""
+    said, has_speaker = view.said_by(speaker), view.has_speaker()
+    if has_speaker.all():
+        return said
     mentions = np.zeros(len(view), dtype=np.bool_)
-    for hit in view.hits(terms(speaker)).values():
-        mentions[view.piece_owners[hit.documents]] = True
-    return view.said_by(speaker) | (mentions & ~view.has_speaker())
+    for term in terms(speaker):
+        if term in hits:
+            mentions[view.piece_owners[hits[term].documents]] = True
+    return said | (mentions & ~has_speaker)
 
 
 def _sum(parts: Mapping[str, Floats], count: int) -> Floats:

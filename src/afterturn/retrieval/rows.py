@@ -13,6 +13,7 @@ from afterturn.records import MemoryLayer, MemoryRecord, Source
 from afterturn.retrieval.index_text import TURN_LAYERS, index_text
 
 _SIDES: Final = ("user", "assistant")
+_LAYERS: Final = {layer.value: layer for layer in MemoryLayer}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +90,18 @@ class Row:
 
     def record(self) -> MemoryRecord:
         """The public record; what was validated when it was written is not validated again."""
-        return MemoryRecord.model_construct(
+        return MemoryRecord.trusted(
             record_id=self.record_id,
             text=self.text,
             scope_path=self.path,
-            layer=MemoryLayer(self.layer),
+            layer=_LAYERS[self.layer],
             origin=self.origin,
             metadata=json.loads(self.metadata),
             importance=self.importance,
             occurred_at=self.occurred_at,
             recorded_at=self.recorded_at,
             sources=tuple(
-                Source.model_construct(turn_id=turn_id, turn_path=path)
-                for turn_id, path in self.sources
+                Source.trusted(turn_id=turn_id, turn_path=path) for turn_id, path in self.sources
             ),
         )
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from afterturn.retrieval.lexical import Floats, Mask, Positions
 from afterturn.retrieval.rows import Row
 from afterturn.retrieval.segments import COLUMNS, LAYERS, Part
+from afterturn.retrieval.tokenizer import terms
 from afterturn.retrieval.weights import Weights
 
 Columns: TypeAlias = NDArray[np.void]
@@ -43,6 +44,7 @@ class Selection:
 
     `centre` float32 [dim] is what the vectors have in common, `along` their product with it and
     `nearness` one by how far each lies from it, 0 for what has no vector (see `_centred`).
+    `name_terms` are the index terms of the speakers' names.
     `twins` gives, per position that has any, the slots of records of the same message that are
     not ranked themselves.
     """
@@ -63,6 +65,7 @@ class Selection:
     has_vector: Mask
     speaker: Positions
     speaker_names: tuple[str, ...]
+    name_terms: frozenset[str]
     twins: dict[int, tuple[int, ...]]
     _priors: dict[tuple[Weights, bool], Floats] = field(default_factory=dict, repr=False)
 
@@ -120,6 +123,7 @@ def select(parts: Sequence[Part], layers: frozenset[str] | None) -> Selection:
         has_vector=has_vector[slots],
         speaker=speaker[slots],
         speaker_names=names,
+        name_terms=frozenset(term for name in names for term in terms(name)),
         twins=_twins(columns["message_key"], np.flatnonzero(twin), slots),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -32,8 +32,8 @@ from afterturn.settings import Settings
 
 SCAN_BUDGET: Final = 1_000
 """The most candidates that are scanned, or accounted for in `dropped`."""
-PAGE_FACTOR: Final = 8
-PAGE_MINIMUM: Final = 64
+PAGE_FACTOR: Final = 4
+PAGE_MINIMUM: Final = 32
 
 INLINE_ROWS_MAX: Final = 5_000
 """More records than this are ranked in a thread, so that the event loop goes on meanwhile."""
@@ -59,15 +59,12 @@ class _Found:
     places: list[int]
     scores: list[float]
 
-    def memories(self, places: Iterable[int], ranking: Ranking) -> tuple[RetrievedMemory, ...]:
+    def memories(self, places: Sequence[int], ranking: Ranking) -> tuple[RetrievedMemory, ...]:
         """The records at these places, as they are returned."""
+        signals = ranking.explained([self.places[at] for at in places])
         return tuple(
-            RetrievedMemory(
-                record=self.rows[at].record(),
-                score=self.scores[at],
-                signals=ranking.explained(self.places[at]),
-            )
-            for at in places
+            RetrievedMemory.trusted(record=self.rows[at].record(), score=self.scores[at], signals=s)
+            for at, s in zip(places, signals, strict=True)
         )
 
 
@@ -92,9 +89,10 @@ class PostgresRetrieval:
     ) -> None:
         self._embedder = embedder
         self._weights = weights
+        self.cache = cache if cache is not None else RetrievalCache(settings.cache_bytes)
         self._reader = Reader(
             database,
-            cache if cache is not None else RetrievalCache(settings.cache_bytes),
+            self.cache,
             model_id=embedder.model_id if embedder else "",
             dim=embedder.dim if embedder else 0,
         )
@@ -159,7 +157,7 @@ class PostgresRetrieval:
         return RetrievalResult(
             memories=found.memories(passage.passed, ranking),
             dropped=tuple(
-                Dropped(record_id=found.rows[at].record_id, reason=reason)
+                Dropped.trusted(record_id=found.rows[at].record_id, reason=reason.value)
                 for at, reason in passage.dropped
                 if at < SCAN_BUDGET
             ),
@@ -224,10 +222,11 @@ def _best(view: View, ranking: Ranking, count: int) -> _Found:
     best = ranking.best(count)
     scores, positions = ranking.scores[best].tolist(), ranking.positions[best].tolist()
     for place, position, score in zip(best.tolist(), positions, scores, strict=True):
-        for row in view.rows(position):
-            if len(found.rows) == count:
-                return found
-            found.rows.append(row)
-            found.places.append(place)
-            found.scores.append(score)
+        rows = view.rows(position)
+        found.rows.extend(rows)
+        found.places.extend([place] * len(rows))
+        found.scores.extend([score] * len(rows))
+        if len(found.rows) >= count:
+            break
+    del found.rows[count:], found.places[count:], found.scores[count:]
     return found

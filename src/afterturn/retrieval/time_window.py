@@ -58,6 +58,11 @@ _RELATIVE: Final = re.compile(
     rf"|(?P<count>\d{{1,3}}|{'|'.join(_COUNTS)}) (?P<unit>day|week|month|year)s? ago)\b",
     re.IGNORECASE,
 )
+# Most questions name no time: one look tells.
+_MAY_NAME_ONE: Final = re.compile(
+    rf"\d|\b(?:{'|'.join(_MONTHS)}|today|tonight|yesterday|last|this|past|ago)\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,8 @@ def time_window(cue: str, now: float | None) -> TimeWindow | None:
 
     `now` in seconds since the epoch; without it, words that count from it name nothing.
     """
+    if _MAY_NAME_ONE.search(cue) is None:
+        return None
     for pattern in _PATTERNS:
         for found in pattern.finditer(cue):
             window = _named(found.groupdict())

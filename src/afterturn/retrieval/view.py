@@ -134,12 +134,19 @@ class View:
         """The names of everybody who speaks in what is ranked."""
         return tuple({name for s in self.selections for name in s.speaker_names})
 
+    def name_terms(self) -> frozenset[str]:
+        """The index terms of those names."""
+        return frozenset().union(*(s.name_terms for s in self.selections))
+
     def said_by(self, name: str) -> Mask:
         """Which ranked rows were said by the speaker of this casefolded name."""
         found = []
         for selection in self.selections:
-            codes = [c for c, n in enumerate(selection.speaker_names) if n.casefold() == name]
-            found.append(np.isin(selection.speaker, codes))
+            said = np.zeros(len(selection), dtype=np.bool_)
+            for code, known in enumerate(selection.speaker_names):
+                if known.casefold() == name:
+                    said |= selection.speaker == code
+            found.append(said)
         return _joined(found, np.bool_)
 
     def has_speaker(self) -> Mask:
