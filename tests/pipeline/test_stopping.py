@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 
 from afterturn.database import Database
@@ -29,6 +32,16 @@ class Hanging:
             await asyncio.Event().wait()
         self.answered.set()
         return ExtractionResult()
+
+
+class Flat:
+    """An embedder to whom all texts are the same."""
+
+    model_id = "flat"
+    dim = 2
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
+        return np.ones((len(texts), self.dim), np.float32)
 
 
 class Stopping:
@@ -58,6 +71,25 @@ async def test_others_are_extracted_beside_a_call_that_hangs(
     await model.answered.wait()
     while len(await _ids(desk, "extract")) > 1:
         await asyncio.sleep(0.01)
+    assert not running.done()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_vectors_are_made_beside_a_call_that_hangs(
+    desk: Desk, database: Database, settings: Settings, quiet: RingPublisher
+) -> None:
+    """The embed job of a scope does not wait for the process that waits for a model."""
+    model = Hanging()
+    runner = Runner(database, settings, quiet, model, Flat())
+    await desk.record(await desk.stage(CHAT_1, "t1"))
+    running = asyncio.create_task(runner.run("extract", await _ids(desk, "extract")))
+    await model.asked.wait()
+    lacking = "select count(*) from afterturn.memories where embedding is null"
+    while await desk.value(lacking):
+        await asyncio.sleep(0.01)
+    assert await _ids(desk, "embed") == []
     assert not running.done()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

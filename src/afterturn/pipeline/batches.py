@@ -22,8 +22,9 @@ Claim: TypeAlias = Callable[[Sequence[int], int], Awaitable[tuple[list[Batch], b
 """Takes the named ids and room for how many batches; gives batches, and whether none is left."""
 Step: TypeAlias = Callable[[Batch, Tally], Awaitable[None]]
 
-RUN_SECONDS: Final = 60.0
-"""After this one run claims no more: what is left has rings of its own, or gets them."""
+RUN_SECONDS: Final = 10.0
+"""After this a run claims no more: what is left has rings of its own, or gets them. While something
+that it began before is still at work it cannot end, and goes on serving others."""
 
 _LOOK_AGAIN_SECONDS: Final = 0.5
 
@@ -59,41 +60,42 @@ class TurnBatches:
         self._stopping = stopping
 
     async def run(self, ids: Sequence[int], tally: Tally) -> None:
-        """Work on the named jobs and on others that wait, then on named suspects."""
+        """Work on named suspects, then on the other named jobs and on any that wait."""
         heartbeat = Heartbeat(self._ledger)
         async with heartbeat.beating():
-            await self._run_waiting(ids, heartbeat, tally)
             # Alone in this process, each: it may have been the one that killed the last.
-            for job_id in ids:
-                if self._stopping():
-                    return
-                lost = await self._ledger.claim_turns(self._kind, [job_id], limit=1, lost=True)
-                if lost:
-                    metrics.TAKEOVERS.labels(self._kind).inc()
-                    await self._work_on(lost, heartbeat, tally)
+            while not self._stopping():
+                lost = await self._ledger.claim_turns(self._kind, ids, limit=1, lost=True)
+                if not lost:
+                    break
+                metrics.TAKEOVERS.labels(self._kind).inc()
+                await self._work_on(lost, heartbeat, tally)
+            await self._run_waiting(ids, heartbeat, tally)
 
     async def _run_waiting(self, ids: Sequence[int], heartbeat: Heartbeat, tally: Tally) -> None:
         until = time.monotonic() + RUN_SECONDS
-        running: set[asyncio.Task[None]] = set()
+        running: dict[asyncio.Task[None], float] = {}  # with the time of its start
         is_dry = False
         try:
             while not (is_dry and not running):
                 has_room = len(running) < self._at_once
-                if self._stopping() or time.monotonic() > until:
+                is_over = time.monotonic() > until and min(running.values(), default=until) >= until
+                if self._stopping() or is_over:
                     is_dry = True
                 elif has_room:
                     batches, is_dry = await self._claim(ids, self._at_once - len(running))
                     for turns in batches:
                         work = self._work_on(turns, heartbeat, tally)
-                        running.add(asyncio.create_task(work))
+                        running[asyncio.create_task(work)] = time.monotonic()
                     if not is_dry:
                         continue
                 if running:
                     pause = _LOOK_AGAIN_SECONDS if has_room else None
-                    done, running = await asyncio.wait(
+                    done, _ = await asyncio.wait(
                         running, timeout=pause, return_when=asyncio.FIRST_COMPLETED
                     )
                     for task in done:
+                        del running[task]
                         task.result()
         finally:
             for task in running:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Final
 
 from afterturn.database import Database
 from afterturn.embedding.checked import CheckedEmbedder
+from afterturn.errors import MemoryUnavailable
 from afterturn.jobs.heartbeat import Heartbeat
 from afterturn.jobs.ledger import Lease, Ledger
 from afterturn.jobs.names import Kind
@@ -37,6 +38,7 @@ RINGS_PER_SWEEP: Final = 500
 PRUNED_AT_ONCE: Final = 1_000
 PRUNE_EVERY_SECONDS: Final = 60.0
 LIFECYCLE_AT_ONCE: Final = 3
+EMBED_EVERY_SECONDS: Final = 1.0
 
 
 class Runner:
@@ -102,7 +104,7 @@ class Runner:
             case "record":
                 await self._recording.run(ids, tally)
             case "extract":
-                await self._extracting.run(ids, tally)
+                await self._extract(ids, tally)
             case "embed":
                 await self._run_embeds(ids, tally)
             case "flush" | "forget" | "expire":
@@ -158,6 +160,27 @@ class Runner:
                 break
             head = row["blocked_by"]
         await self._run_lifecycle(head, Tally())
+
+    async def _extract(self, ids: Sequence[int], tally: Tally) -> None:
+        """Vectors do not wait behind the models that others wait for: they are made beside."""
+        done = asyncio.Event()
+        beside = asyncio.create_task(self._embed_until(done, tally))
+        try:
+            await self._extracting.run(ids, tally)
+        except BaseException:
+            beside.cancel()
+            await asyncio.gather(beside, return_exceptions=True)
+            raise
+        done.set()
+        await beside
+
+    async def _embed_until(self, done: asyncio.Event, tally: Tally) -> None:
+        while not done.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(done.wait(), EMBED_EVERY_SECONDS)
+                return
+            with suppress(MemoryUnavailable):  # whoever extracts says so
+                await self._run_embeds((), tally)
 
     async def _run_embeds(self, ids: Sequence[int], tally: Tally) -> None:
         until = time.monotonic() + RUN_SECONDS
