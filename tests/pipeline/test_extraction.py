@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from afterturn.pipeline.runner import Runner
 from afterturn.ports import MemoryExtractorPort
 from afterturn.scope import MemoryScope
 from afterturn.settings import Settings
+from afterturn.status import read_status
 from afterturn.testing.model_server import Asked, ModelServer, Reply
 from afterturn.turns import ExtractionRequest, ExtractionResult
 from tests.pipeline.conftest import ALICE, CHAT_1, CHAT_2, Desk, fact
@@ -553,3 +555,57 @@ async def test_orders_in_a_conversation_write_nothing_elsewhere(bench: Bench) ->
         ALICE.stored_path
     }
     assert await bench.desk.value("select count(*) from afterturn.erase_intents") == 0
+
+
+async def test_the_same_ids_under_two_users_stay_apart(bench: Bench) -> None:
+    """Waiting together, each is extracted in its own scope."""
+    for scope in (ALICE, BOB):
+        await bench.staged(scope, "t1", "t2", query=scope.segments[-1])
+    await bench.until_done()
+    assert await bench.facts() == [
+        (scope.stored_path, f"fact: {scope.segments[-1]} {turn_id}", [turn_id])
+        for scope in (ALICE, BOB)
+        for turn_id in ("t1", "t2")
+    ]
+
+
+async def test_four_workers_come_to_what_one_after_the_other_gives(
+    desk: Desk, database: Database, settings: Settings, server: ModelServer
+) -> None:
+    """Twenty turns of one user, each a new value of the same thing, in any order of ending."""
+    chance = random.Random(1)
+
+    class Homes:
+        async def extract(self, request: ExtractionRequest) -> ExtractionResult:
+            (turn,) = request.turns
+            await asyncio.sleep(chance.uniform(0, 0.05))
+            home = fact(request.scope, "home", f"lives at {turn.turn_id}")
+            about = {"subject": "alice", "attribute": "home"}
+            return ExtractionResult(records=(home.model_copy(update={"metadata": about}),))
+
+    bench = Bench(desk, runner_of(database, settings, Homes()), server)
+    names = [f"t{n:02}" for n in range(20)]
+    ids = await bench.staged(ALICE, *names)
+    runners = [runner_of(database, settings, Homes()) for _ in range(4)]
+    await asyncio.gather(*(runner.run("extract", ids[at::4]) for at, runner in enumerate(runners)))
+    await bench.until_done()
+    assert await bench.facts() == [(ALICE.stored_path, "lives at t19", ["t19"])]
+    history = await desk.rows(
+        "select turn_id from afterturn.fact_statements where superseded order by turn_id"
+    )
+    assert [row["turn_id"] for row in history] == names[:-1]
+
+
+async def test_status_shows_what_each_root_has_cost(bench: Bench) -> None:
+    """The dearest first, and all together."""
+    bench.server.script = lambda asked: Reply.facts([], prompt_tokens=100 * len(asked.turns))
+    await bench.staged(ALICE, "t1")
+    await bench.staged(MemoryScope.of("other"), "t2", "t3")
+    await bench.until_done()
+    status = await read_status(bench.desk.database)
+    assert {root: usage.prompt_tokens for root, usage in status.model_by_root.items()} == {
+        "v1/other": 200,
+        "v1/acme": 100,
+    }
+    assert list(status.model_by_root) == ["v1/other", "v1/acme"]
+    assert (status.model.calls, status.model.prompt_tokens) == (2, 300)
