@@ -156,7 +156,10 @@ class MemoryExtractionService:
         sides = [
             (n, turn, _prose(turn.query), _prose(turn.answer))
             for n, turn in enumerate(turns, start=1)
+            if (turn.query or "").strip() or (turn.answer or "").strip()
         ]
+        if not sides:
+            return []
         if sum(len(query) + len(answer) for _, _, query, answer in sides) <= self._characters:
             lines = [turn_line(n, turn, query, answer) for n, turn, query, answer in sides]
             return [([n for n, *_ in sides], lines)]
