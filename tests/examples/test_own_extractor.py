@@ -1,4 +1,4 @@
-"""The example of an extractor of one's own, as the how-to shows it, through a memory."""
+"""The examples of an extractor and a policy of one's own, as the how-to shows them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def _there(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(EXAMPLES)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield
-    sys.modules.pop("own_extractor", None)
+    for name in ("own_extractor", "own_policy"):
+        sys.modules.pop(name, None)
 
 
 async def test_the_extractor_keeps_the_latest_birthday(settings: Settings) -> None:
@@ -49,7 +50,7 @@ async def test_the_policy_promotes_what_is_known_of_the_user(
     with ModelServer(lambda asked: Reply.facts(facts)) as server:
         monkeypatch.setenv("AFTERTURN_MODEL", "any")
         monkeypatch.setenv("AFTERTURN_MODEL_BASE_URL", server.url)
-        chosen = settings.model_copy(update={"extractor": "own_extractor:make"})
+        chosen = settings.model_copy(update={"extractor": "own_policy:make"})
         assert compose_extractor(chosen) is not None
         async with Memory(chosen) as memory:
             async with memory.turn(CHAT) as turn:
