@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import asyncpg
 from pydantic import Field
 
 from afterturn.database import Database
@@ -44,7 +45,8 @@ select
 _USAGE = """
 select coalesce(sum(calls), 0)::bigint as calls,
     coalesce(sum(prompt_tokens), 0)::bigint as prompt_tokens,
-    coalesce(sum(completion_tokens), 0)::bigint as completion_tokens
+    coalesce(sum(completion_tokens), 0)::bigint as completion_tokens,
+    has_column_privilege('afterturn.token_usage', 'path', 'select') as may_name_roots
 from afterturn.token_usage
 """
 # The roots that cost most; those that were erased have no name and are one.
@@ -169,7 +171,8 @@ async def read_status(database: Database) -> MemoryStatus:
     kinds = await database.rows(_KINDS)
     totals = await database.row(_TOTALS)
     usage = await database.row(_USAGE)
-    roots = await database.rows(_USAGE_BY_ROOT)
+    # An auditor's role sees no path.
+    roots = await database.rows(_USAGE_BY_ROOT) if usage["may_name_roots"] else []
     return MemoryStatus(
         jobs={
             row["kind"]: KindStatus(
@@ -186,14 +189,15 @@ async def read_status(database: Database) -> MemoryStatus:
         pending=totals["pending"],
         scheduled=totals["scheduled"],
         due=totals["due"],
-        model=ModelUsage(**dict(usage)),
-        model_by_root={
-            row["root"]: ModelUsage(**{k: v for k, v in row.items() if k != "root"})
-            for row in roots
-        },
+        model=_usage(usage),
+        model_by_root={row["root"]: _usage(row) for row in roots},
         migration=totals["migration"],
         postgresql=totals["postgresql"],
     )
+
+
+def _usage(row: asyncpg.Record) -> ModelUsage:
+    return ModelUsage(**{field: row[field] for field in ModelUsage.model_fields})
 
 
 async def outstanding(database: Database, scope: MemoryScope) -> int:
