@@ -42,7 +42,11 @@ union all
 select 'prepared transaction of ' || p.owner from pg_prepared_xacts p
 where p.database = current_database() and age(p.transaction) > age($1::text::xid)
 """
-_IS_SUPERUSER = "select rolsuper from pg_roles where rolname = current_user"
+_RIGHTS = """
+select r.rolsuper as is_superuser, r.rolsuper or (pg_has_role('pg_checkpoint', 'usage')
+    and has_function_privilege('pg_catalog.pg_switch_wal()', 'execute')) as may_recycle_wal
+from pg_roles r where r.rolname = current_user
+"""
 # ANALYZE leaves the samples of a table that became empty as they were.
 _DROP_SAMPLES = """
 delete from pg_catalog.pg_statistic s using pg_class c
@@ -110,13 +114,20 @@ async def _compact(
 ) -> CompactReport:
     with translating():
         tables = await conn.fetch(_TABLES)
-        is_superuser = await conn.fetchval(_IS_SUPERUSER)
+        rights = await conn.fetchrow(_RIGHTS)
+    assert rights is not None  # noqa: S101 - we are one of the roles
+    is_superuser: bool = rights["is_superuser"]
     foreign = [row["name"] for row in tables if not row["is_ours"]]
     if foreign:
         raise ConfigurationError(
             "This role may not compact the tables",
             detail=f"it does not own {', '.join(foreign)}",
             hint="Run it with the URL of the role that ran `afterturn migrate`.",
+        )
+    if recycle_wal and not rights["may_recycle_wal"]:
+        raise ConfigurationError(
+            "This role may not recycle the write-ahead log",
+            hint="Grant it pg_checkpoint and the execution of pg_switch_wal, or leave out --wal.",
         )
     if is_superuser:
         with translating():
@@ -183,16 +194,7 @@ async def _rewrite(conn: asyncpg.Connection[Any], statement: str, table: str) ->
 
 async def _recycle_wal(conn: asyncpg.Connection[Any]) -> list[str]:
     """Have the server begin a new segment and let go of those before it."""
-    try:
-        with translating():
-            for statement in (_CHECKPOINT, _SWITCH_WAL, _CHECKPOINT):
-                await conn.execute(statement)
-            return [row["why"] for row in await conn.fetch(_WAL_KEPT_BY)]
-    except MemoryUnavailable as error:
-        if "42501" not in error.detail:  # insufficient_privilege
-            raise
-        raise ConfigurationError(
-            "This role may not recycle the write-ahead log",
-            detail=error.detail,
-            hint="It needs the role pg_checkpoint and the right to call pg_switch_wal.",
-        ) from None
+    with translating():
+        for statement in (_CHECKPOINT, _SWITCH_WAL, _CHECKPOINT):
+            await conn.execute(statement)
+        return [row["why"] for row in await conn.fetch(_WAL_KEPT_BY)]

@@ -166,6 +166,9 @@ async def test_a_restored_database_holds_what_the_lost_one_held(office: Office) 
 
         again = await replay(parts, log)
         assert (again.known, again.erased, again.not_held, again.own) == (7, (), 0, ())
+        assert again.newer == 0
+        await other.forget(DAVE)
+        assert (await replay(parts, log)).newer == 1
 
 
 def _without_links(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

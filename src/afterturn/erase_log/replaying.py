@@ -24,8 +24,8 @@ from afterturn.scope import MemoryScope, scope_from_stored_path
 
 _INSTALLATION = "select afterturn.installation_id()"
 _KNOWN = """
-select encode(l.hash, 'hex') as hash from afterturn.erase_log l
-union select l.detail ->> 'replays' from afterturn.erase_log l where l.detail ? 'replays'
+select encode(l.hash, 'hex') as hash, l.detail ->> 'replays' as replays, l.what
+from afterturn.erase_log l
 """
 _PATHS = "select * from afterturn.paths_of_keys($1::bytea[])"
 _NAMED_AGAIN = "select afterturn.named_again($1, $2::jsonb)"
@@ -85,10 +85,14 @@ class Replay:
         nothing changed, for another database's log and for one that is not whole.
         """
         entries = await self._accepted(file)
-        known = {row["hash"] for row in await self._database.rows(_KNOWN)}
+        here = await self._database.rows(_KNOWN)
+        known = {row["hash"] for row in here} | {row["replays"] for row in here} - {None}
         missing = [p for p in entries if not {p.entry.hash, p.entry.replays} & known]
         paths = await self._paths(missing)
-        in_file = {p.entry.hash for p in entries} | {p.entry.replays for p in entries}
+        in_file = {p.entry.hash for p in entries} | {p.entry.replays for p in entries} - {None}
+        newer = sum(
+            row["what"] != "derived" and not {row["hash"], row["replays"]} & in_file for row in here
+        )
         erased: list[ReplayedErase] = []
         own: list[tuple[str, str, str, str]] = []
         not_held = advanced = 0
@@ -111,7 +115,7 @@ class Replay:
         return ReplayReport(
             entries=len(entries),
             known=len(entries) - len(missing),
-            newer=len(known - in_file),
+            newer=newer,
             erased=tuple(erased),
             not_held=not_held,
             advanced=advanced,
