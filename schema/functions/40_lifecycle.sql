@@ -90,6 +90,8 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     job afterturn.jobs;
 begin
+    -- A claim that a crash takes back is claimed again.
+    perform set_config('synchronous_commit', 'off', true);
     select * into job from afterturn.jobs j
     where j.id = p_id and j.kind in ('flush', 'forget', 'expire') and j.finished_at is null
         and j.blocked_by is null and j.ready_at <= afterturn.clock()

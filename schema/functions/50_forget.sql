@@ -2,6 +2,45 @@
 -- the final transaction holds the scope alone, erases what is left, moves the numbers, and is the
 -- only one after which the scope can be used again.
 
+-- What a crash takes back of chunks is done again: only the request and the final transaction wait
+-- for the disk.
+create or replace function afterturn.hold_chunk(
+    p_id bigint, p_path text, p_lease_token uuid, p_lease interval) returns boolean
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+begin
+    perform set_config('synchronous_commit', 'off', true);
+    return afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease);
+end $$;
+
+-- Whether there is more under the scope than one chunk: less is left to the final transaction.
+create or replace function afterturn.needs_chunks(p_path text, p_limit integer) returns boolean
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+declare
+    beyond text := afterturn.under_end(p_path);
+begin
+    return (
+        select count(*) > p_limit from (
+            (select from afterturn.turns t
+            where t.path >= p_path and t.path < beyond limit p_limit + 1)
+            union all
+            (select from afterturn.memories m
+            where m.path >= p_path and m.path < beyond limit p_limit + 1)
+            union all
+            (select from afterturn.memory_sources s
+            where s.path >= p_path and s.path < beyond limit p_limit + 1)
+            union all
+            (select from afterturn.fact_statements f
+            where f.path >= p_path and f.path < beyond limit p_limit + 1)
+            union all
+            (select from afterturn.jobs j
+            where j.path >= p_path and j.path < beyond
+                and j.kind in ('record', 'extract', 'embed') limit p_limit + 1)
+            union all
+            (select from afterturn.jobs j
+            where j.path >= p_path and j.path < beyond and j.finished_at is null
+                and j.kind in ('flush', 'forget', 'expire') limit p_limit + 1)) every);
+end $$;
+
 -- Ends up to p_limit unfinished flushes that the erase covers and that were enqueued before it.
 -- Null: the lease is lost.
 create or replace function afterturn.forget_flushes(
@@ -12,7 +51,7 @@ declare
     covered bigint;
     ended integer := 0;
 begin
-    if not afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease) then
+    if not afterturn.hold_chunk(p_id, p_path, p_lease_token, p_lease) then
         return null;
     end if;
     for covered in
@@ -37,7 +76,7 @@ create or replace function afterturn.forget_turns(
     p_after_path text, p_after_id text, out rows integer, out last_path text, out last_id text)
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
-    if not afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease) then
+    if not afterturn.hold_chunk(p_id, p_path, p_lease_token, p_lease) then
         return;
     end if;
     with gone as (
@@ -58,7 +97,7 @@ create or replace function afterturn.forget_memories(
     p_after_path text, p_after_id text, out rows integer, out last_path text, out last_id text)
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
-    if not afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease) then
+    if not afterturn.hold_chunk(p_id, p_path, p_lease_token, p_lease) then
         return;
     end if;
     with gone as (
@@ -80,7 +119,7 @@ create or replace function afterturn.forget_sources(
     p_after_path text, p_after_id text, out rows integer, out last_path text, out last_id text)
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
-    if not afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease) then
+    if not afterturn.hold_chunk(p_id, p_path, p_lease_token, p_lease) then
         return;
     end if;
     with gone as (
@@ -102,7 +141,7 @@ create or replace function afterturn.forget_said(
     p_after_path text, p_after_id text, out rows integer, out last_path text, out last_id text)
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
-    if not afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease) then
+    if not afterturn.hold_chunk(p_id, p_path, p_lease_token, p_lease) then
         return;
     end if;
     with gone as (
@@ -126,7 +165,7 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     gone integer;
 begin
-    if not afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease) then
+    if not afterturn.hold_chunk(p_id, p_path, p_lease_token, p_lease) then
         return null;
     end if;
     delete from afterturn.jobs j where j.id = any(array(

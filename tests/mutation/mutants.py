@@ -320,19 +320,19 @@ MUTANTS: Final = (
                 Change(
                     FORGET,
                     function,
-                    "if not afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease) then",
+                    f"if not afterturn.{fence}, p_path, p_lease_token, p_lease) then",
                     "if false then",
                 ),
             ),
             (f"{STEPPED}::test_a_zombie_chunk_deletes_nothing_of_the_scopes_new_life",),
         )
-        for function in (
-            "forget_turns",
-            "forget_memories",
-            "forget_sources",
-            "forget_said",
-            "forget_turn_jobs",
-            "forget_final",
+        for function, fence in (
+            ("forget_turns", "hold_chunk(p_id"),
+            ("forget_memories", "hold_chunk(p_id"),
+            ("forget_sources", "hold_chunk(p_id"),
+            ("forget_said", "hold_chunk(p_id"),
+            ("forget_turn_jobs", "hold_chunk(p_id"),
+            ("forget_final", "hold(p_id, 'forget'"),
         )
     ),
     Mutant(

@@ -238,6 +238,7 @@ class Ledger:
 
     async def renew(self, leases: Sequence[Lease]) -> set[int]:
         """Extend leases; returns the ids that are still held."""
+        leases = sorted(leases, key=lambda each: each.job_id)  # the order of all row locks
         rows = await self._database.rows(
             _RENEW, [e.job_id for e in leases], [e.token for e in leases], self.lease_time
         )

@@ -27,6 +27,7 @@ where finished_at is null and kind = 'record' and id <= $2 and attempts < $3
     and not afterturn.erasing(afterturn.covering(path))
 """
 _FLUSH_CHUNK = "select * from afterturn.flush_chunk($1, $2, $3, $4, $5, $6)"
+_NEEDS_CHUNKS = "select afterturn.needs_chunks($1, $2)"
 _FORGET_FLUSHES = "select afterturn.forget_flushes($1, $2, $3, $4, $5)"
 _FORGET_TURNS = "select * from afterturn.forget_turns($1, $2, $3, $4, $5, $6, $7)"
 _FORGET_MEMORIES = "select * from afterturn.forget_memories($1, $2, $3, $4, $5, $6, $7)"
@@ -127,7 +128,9 @@ class LifecycleStep:
             await self._ledger.renew([job.lease])
 
     async def _forget(self, job: ClaimedJob, tally: Tally) -> None:
-        if "named" not in job.request:
+        if "named" not in job.request and await self._database.value(
+            _NEEDS_CHUNKS, job.stored_path, self._settings.chunk_rows
+        ):
             await self._forget_in_chunks(job)
         tries = 0
         while True:
