@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -429,3 +430,93 @@ async def test_vectors_of_other_words_do_not_stay(desk: Desk) -> None:
         await learn(desk, ALICE, f"t{n}", about(text, (ALICE, f"t{n}")))
         (row,) = await desk.rows(_CURRENT)
         assert row["bare"] == is_bare
+
+
+# -- at random, beside a model
+
+
+@dataclass
+class Told:
+    """One statement of one turn, as the model holds it."""
+
+    scope: MemoryScope
+    turn_id: str
+    order: tuple[int, int]
+    text: str
+    superseded: bool = False
+
+
+class Expected:
+    """What the statements should come to, in plain Python."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, list[Told]] = {}
+
+    def learn(self, attribute: str, told: Told) -> None:
+        statements = self.told.setdefault(attribute, [])
+        statements.append(told)
+        for each in statements:
+            each.superseded = each.superseded or any(
+                later.order > each.order and later.text.lower() != each.text.lower()
+                for later in statements
+            )
+
+    def forget(self, scope: MemoryScope, turn_ids: frozenset[str] | None = None) -> None:
+        for attribute, statements in self.told.items():
+            self.told[attribute] = [
+                each
+                for each in statements
+                if each.scope != scope or (turn_ids is not None and each.turn_id not in turn_ids)
+            ]
+
+    def current(self) -> list[tuple[str, list[str]]]:
+        found = []
+        for statements in self.told.values():
+            last = max(statements, key=lambda each: each.order, default=None)
+            if last is not None and not last.superseded:
+                turns = sorted(each.turn_id for each in statements if not each.superseded)
+                found.append((last.text, turns))
+        return sorted(found)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_any_story_of_statements_and_erases_comes_to_what_it_should(
+    desk: Desk, seed: int
+) -> None:
+    """Turns extracted in any order and erased in between, by scope and by name."""
+    chance = random.Random(seed)
+    print(f"seed {seed}")
+    expected = Expected()
+    waiting: list[tuple[MemoryScope, str, tuple[int, int]]] = []
+    chats = [ALICE.child(f"chat-{n}") for n in range(3)]
+    for step in range(60):
+        what = chance.choices(["say", "learn", "forget", "name"], [10, 14, 1, 2])[0]
+        chat = chance.choice(chats)
+        if what == "say":
+            minute = chance.randrange(30)
+            await say(desk, chat, f"t{step}", minute)
+            waiting.append((chat, f"t{step}", (minute, step)))
+        elif what == "learn" and waiting:
+            scope, turn_id, order = waiting.pop(chance.randrange(len(waiting)))
+            attribute = chance.choice(["home", "work"])
+            text = f"{attribute} {chance.choice(['Oslo', 'OSLO', 'Rome', 'Bergen'])}"
+            fact = about(text, (scope, turn_id), key=("alice", attribute))
+            await learn(desk, scope, turn_id, fact)
+            expected.learn(attribute, Told(scope, turn_id, order, text))
+        elif what == "forget":
+            await desk.forget(chat)
+            expected.forget(chat)
+            waiting = [each for each in waiting if each[0] != chat]
+        elif what == "name":
+            turns = frozenset(f"t{chance.randrange(step + 1)}" for _ in range(4))
+            named = {"record_ids": [], "turn_ids": sorted(turns), "session": None}
+            await desk.forget(chat, named=named)
+            expected.forget(chat, turns)
+            waiting = [each for each in waiting if each[0] != chat or each[1] not in turns]
+        assert sorted(await current(desk)) == expected.current(), f"step {step}: {what}"
+        held = await desk.rows("select text, turn_id, superseded from afterturn.fact_statements")
+        assert sorted((row["text"], row["turn_id"], row["superseded"]) for row in held) == sorted(
+            (each.text, each.turn_id, each.superseded)
+            for statements in expected.told.values()
+            for each in statements
+        )
