@@ -19,8 +19,7 @@ from afterturn import Memory, MemoryScope
 from afterturn.settings import Settings
 from tests.fleet.running import Valkey
 from tests.pipeline.conftest import desk
-from tests.pipeline.test_leases import *  # noqa: F403 - the same suite through the pooler
-from tests.pipeline.test_order import *  # noqa: F403
+from tests.pipeline.test_order import *  # noqa: F403 - the same suite through the pooler
 
 from . import servers
 from .conftest import StartWorker
