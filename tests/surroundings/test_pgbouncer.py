@@ -18,7 +18,7 @@ import pytest
 from afterturn import Memory, MemoryScope
 from afterturn.settings import Settings
 from tests.fleet.running import Valkey
-from tests.pipeline.conftest import desk
+from tests.pipeline.conftest import desk, quiet
 from tests.pipeline.test_order import *  # noqa: F403 - the same suite through the pooler
 
 from . import servers
@@ -26,7 +26,7 @@ from .conftest import StartWorker
 from .servers import PGBOUNCER
 from .turns import travel
 
-__all__ = ["desk"]
+__all__ = ["desk", "quiet"]
 
 pytestmark = [
     pytest.mark.skipif(not PGBOUNCER, reason="PgBouncer is not installed (pgbouncer)"),
