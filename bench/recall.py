@@ -135,8 +135,7 @@ class Bench:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
-        """Close the memory; stop and remove a home of our own."""
-        self.run(self.memory.close())
+        """Stop and remove servers of our own. Too late for the memory: executors are gone."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         if self._own_home is not None:
             embedded.stop(self._own_home)

@@ -273,7 +273,7 @@ async def peer_database(home: Path) -> AsyncIterator[str]:
 
     run(binaries / "initdb", "-D", folder, "-U", "bench", "-A", "trust")
     options = f"-k {home} -c listen_addresses='' -c shared_buffers=256MB -c fsync=off"
-    control = [binaries / "pg_ctl", "-D", folder]
+    control: list[str | Path] = [binaries / "pg_ctl", "-D", folder]
     run(*control, "-w", "-l", home / "log", "-o", options, "start")
     try:
         yield f"postgresql://bench@/postgres?host={home}"

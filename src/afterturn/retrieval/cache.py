@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import OrderedDict
@@ -16,8 +15,6 @@ Owner: TypeAlias = Hashable
 
 IDLE_SECONDS_MAX: Final = 600.0
 """An entry that was not used for so long goes at the next use of any: erased text does not stay."""
-
-_log = logging.getLogger(__name__)
 
 
 class RetrievalCache:
@@ -35,6 +32,11 @@ class RetrievalCache:
         self._bytes = 0
         self._entries: OrderedDict[tuple[Owner, str], tuple[Entry, int, float]] = OrderedDict()
         self._lock = threading.Lock()
+
+    @property
+    def bytes_max(self) -> int:
+        """The bound."""
+        return self._bytes_max
 
     @property
     def nbytes(self) -> int:
@@ -66,24 +68,21 @@ class RetrievalCache:
                 self._discard(oldest)
             return found
 
-    def put(self, owner: Owner, entry: Entry) -> None:
-        """Keep an entry in place of the path's former one; the least recently used give way."""
+    def put(self, owner: Owner, entry: Entry) -> bool:
+        """Keep an entry in place of the path's former one; the least recently used give way.
+
+        False when it alone is larger than the bound: it is not kept.
+        """
         size = entry.nbytes
         with self._lock:
             self._discard((owner, entry.path))
             if size > self._bytes_max:
-                _log.warning(
-                    "A scope of %d records needs %d bytes of retrieval cache, the limit is %d: "
-                    "it is read anew for every question; raise AFTERTURN_CACHE_BYTES",
-                    entry.count,
-                    size,
-                    self._bytes_max,
-                )
-                return
+                return False
             self._entries[owner, entry.path] = (entry, size, self._clock())
             self._bytes += size
             while self._bytes > self._bytes_max:
                 self._discard(next(iter(self._entries)))
+            return True
 
     def discard(self, owner: Owner, path: str) -> None:
         """Let go of a path's entry, if there is one."""

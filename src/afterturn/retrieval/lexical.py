@@ -77,14 +77,24 @@ def pieces(terms: Sequence[str]) -> list[Sequence[str]]:
     return [terms[at : at + size] for at in range(0, len(terms), size)] if size else [terms]
 
 
-def build(documents: Sequence[Sequence[str]], owners: Sequence[int] | None = None) -> LexicalIndex:
-    """The index of documents given as terms; without `owners` each is a text of its own."""
+def build(
+    documents: Sequence[Sequence[str]],
+    owners: Sequence[int] | None = None,
+    only: frozenset[str] | None = None,
+) -> LexicalIndex:
+    """The index of documents given as terms; without `owners` each is a text of its own.
+
+    With `only` other terms are counted in the lengths and left out otherwise.
+    """
+    lengths = np.fromiter(map(len, documents), dtype=np.int32, count=len(documents))
+    if only is not None:
+        documents = [[term for term in terms if term in only] for terms in documents]
     vocabulary: dict[str, int] = {}
     # setdefault with len() numbers each new term by its first occurrence.
     ids = [vocabulary.setdefault(t, len(vocabulary)) for terms in documents for t in terms]
-    lengths = np.fromiter(map(len, documents), dtype=np.int32, count=len(documents))
+    sizes = np.fromiter(map(len, documents), dtype=np.int32, count=len(documents))
     term_of = np.asarray(ids, dtype=np.int64)
-    document_of = np.repeat(np.arange(len(documents), dtype=np.int64), lengths)
+    document_of = np.repeat(np.arange(len(documents), dtype=np.int64), sizes)
     pairs, counts = np.unique(term_of * max(len(documents), 1) + document_of, return_counts=True)
     term, document = np.divmod(pairs, max(len(documents), 1))
     return LexicalIndex(

@@ -15,25 +15,28 @@ was requested before the look.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 from weakref import WeakValueDictionary
-
-import numpy as np
-from numpy.typing import NDArray
 
 from afterturn import metrics
 from afterturn.database import Connection, Database
 from afterturn.errors import ErasePending, ScopeViolation
 from afterturn.retrieval.cache import Owner, RetrievalCache
 from afterturn.retrieval.entries import Entry, Label
-from afterturn.retrieval.rows import Row, identity
+from afterturn.retrieval.rows import Row, row_of, vectors_of
 
 INLINE_ROWS_MAX: Final = 200
 """More changed rows than this are indexed in a thread; it takes some 30 µs a row."""
+
+_log: Final = logging.getLogger(__name__)
+
+# Measured on messages of 20 words: what an entry holds per record and per byte of text.
+_RECORD_BYTES: Final = 800
+_TEXT_FACTOR: Final = 4
 
 # Intents and numbers of everything that covers a path, root first, in one snapshot.
 _STATE = "select erasing, erase, content, removed from afterturn.read_state($1)"
@@ -63,6 +66,24 @@ join afterturn.memory_sources s
 where m.path = $1 and not m.pending and m.content > $2
 order by s.record_id, s.turn_path, s.turn_id
 """
+# How much there is to hold of a path: records, and bytes of what is text in them.
+_SIZE = """
+select count(*) as records,
+    coalesce(sum(octet_length(m.text) + pg_column_size(m.metadata)), 0)::bigint as bytes
+from afterturn.memories m where m.path = $1 and not m.pending
+"""
+# Some records by name, and their sources.
+_NAMED = """
+select m.path, m.record_id, m.session, m.layer, m.origin, m.text, m.metadata::text as metadata,
+    m.importance, m.occurred_at, m.recorded_at
+from afterturn.memories m
+where m.path = $1 and not m.pending and m.record_id = any($2::text[])
+"""
+_NAMED_SOURCES = """
+select s.record_id, s.turn_id, s.turn_path from afterturn.memory_sources s
+where s.path = $1 and not s.pending and s.record_id = any($2::text[])
+order by s.record_id, s.turn_path, s.turn_id
+"""
 # How many records the path must have now.
 _COUNT = "select count(*) from afterturn.memories m where m.path = $1 and not m.pending"
 
@@ -75,6 +96,10 @@ class Change:
     label: Label
     records: Sequence[Any]
     sources: Sequence[Any]
+
+
+class BeyondCache(Exception):
+    """A scope is larger than the cache: it can only be read in a `snapshot`."""
 
 
 class Reader:
@@ -92,12 +117,14 @@ class Reader:
         self._model_id = model_id
         self._dim = dim
         self._owner: Owner = (database, model_id, dim)
+        self._refused: dict[str, Label] = {}
         self._loading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def entries(self, paths: Sequence[str]) -> list[Entry]:
         """The published rows of these covering paths (with trailing slash), root first.
 
-        Raises `ErasePending` under a standing erase and `MemoryUnavailable` without a database.
+        Raises `BeyondCache` when they are more than the cache may hold, `ErasePending` under a
+        standing erase and `MemoryUnavailable` without a database.
         """
         async with self._database.connection() as connection:
             labels = await self._labels(connection, paths)
@@ -107,6 +134,19 @@ class Reader:
         if is_hit:
             return [entry for entry in held if entry is not None]
         return await self._load(paths, stale=[p for p, e in zip(paths, held, strict=True) if not e])
+
+    @asynccontextmanager
+    async def snapshot(self, paths: Sequence[str]) -> AsyncIterator[tuple[Connection, bool]]:
+        """A read-only snapshot under no erase of these paths, and whether its vectors are ours.
+
+        Raises as `entries` does.
+        """
+        async with (
+            self._database.connection() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            await self._labels(connection, paths)
+            yield connection, await self._vectors_usable(connection)
 
     async def _load(self, paths: Sequence[str], stale: Sequence[str]) -> list[Entry]:
         """Read what changed; a path is read by one task at a time, root first."""
@@ -125,6 +165,8 @@ class Reader:
                 ):
                     if held is not None and held.label == label:
                         found.append(held)
+                    elif held is None and await self._is_too_large(connection, path, label):
+                        raise BeyondCache
                     else:
                         found.append(await self._change(connection, path, label, held, usable))
             return [e if isinstance(e, Entry) else await self._apply(e) for e in found]
@@ -178,16 +220,60 @@ class Reader:
         sources = await connection.fetch(_SOURCES, base.path, since) if records else ()
         return Change(base, label, records, sources)
 
+    async def _is_too_large(self, connection: Connection, path: str, label: Label) -> bool:
+        if not label.content:
+            return False
+        if path in self._refused:
+            if label.extends(self._refused[path]):
+                return True
+            del self._refused[path]
+        size = await connection.fetchrow(_SIZE, path)
+        assert size is not None  # noqa: S101 - an aggregate returns one row
+        needed = size["records"] * (_RECORD_BYTES + 4 * self._dim) + _TEXT_FACTOR * size["bytes"]
+        if needed <= self._cache.bytes_max:
+            return False
+        _log.warning(
+            "A scope of %d records needs some %d bytes of retrieval cache, the limit is %d: it is "
+            "read in a stream for every question; raise AFTERTURN_CACHE_BYTES",
+            size["records"],
+            needed,
+            self._cache.bytes_max,
+        )
+        return True
+
     async def _apply(self, change: Change) -> Entry:
         if len(change.records) > INLINE_ROWS_MAX:
             entry = await asyncio.to_thread(_applied, change, self._dim)
         else:
             entry = _applied(change, self._dim)
-        self._cache.put(self._owner, entry)
+        if not self._cache.put(self._owner, entry):
+            self._refused[entry.path] = entry.label
         return entry
 
 
 _NOTHING: Final = Label((), -1, -1)
+
+
+async def named_rows(connection: Connection, places: Sequence[tuple[str, str]]) -> list[Row]:
+    """The rows of (path, record id) pairs in their order, as the connection's snapshot has them."""
+    found: dict[tuple[str, str], Row] = {}
+    for path in dict.fromkeys(path for path, _ in places):
+        ids = [record_id for of, record_id in places if of == path]
+        records = await connection.fetch(_NAMED, path, ids)
+        sources = _by_record(await connection.fetch(_NAMED_SOURCES, path, ids))
+        for record in records:
+            of_record = tuple(sources.get(record["record_id"], ()))
+            row = row_of(record, record["path"].removesuffix("/"), of_record)
+            found[path, row.record_id] = row
+    return [found[place] for place in places]
+
+
+def _by_record(sources: Sequence[Any]) -> dict[str, list[tuple[str, str]]]:
+    found: dict[str, list[tuple[str, str]]] = {}
+    for source in sources:
+        of_record = found.setdefault(source["record_id"], [])
+        of_record.append((source["turn_id"], source["turn_path"].removesuffix("/")))
+    return found
 
 
 def _count_after(change: Change) -> int:
@@ -196,44 +282,12 @@ def _count_after(change: Change) -> int:
 
 
 def _applied(change: Change, dim: int) -> Entry:
-    sources: dict[str, list[tuple[str, str]]] = {}
-    for source in change.sources:
-        of_record = sources.setdefault(source["record_id"], [])
-        of_record.append((source["turn_id"], source["turn_path"].removesuffix("/")))
+    sources = _by_record(change.sources)
     if any(record["path"] != change.base.path for record in change.records):
         raise ScopeViolation("The database returned rows of another scope than it was asked for")
     path = change.base.path.removesuffix("/")
     rows = [
-        _row(record, path, tuple(sources.get(record["record_id"], ()))) for record in change.records
+        row_of(record, path, tuple(sources.get(record["record_id"], ())))
+        for record in change.records
     ]
-    return change.base.updated(change.label, rows, _vectors(change.records, dim))
-
-
-def _row(record: Any, path: str, sources: tuple[tuple[str, str], ...]) -> Row:
-    turn_id, speaker, speaker_name = identity(json.loads(record["metadata"]))
-    return Row(
-        path=path,
-        record_id=record["record_id"],
-        session=record["session"],
-        layer=record["layer"],
-        origin=record["origin"],
-        text=record["text"],
-        metadata=record["metadata"],
-        importance=record["importance"],
-        occurred_at=record["occurred_at"],
-        recorded_at=record["recorded_at"],
-        sources=sources,
-        turn_id=turn_id,
-        speaker=speaker,
-        speaker_name=speaker_name,
-    )
-
-
-def _vectors(records: Sequence[Any], dim: int) -> NDArray[np.float32]:
-    """float32 [records, dim]; zeros where a record has no vector of this length."""
-    vectors = np.zeros((len(records), dim), dtype=np.float32)
-    for at, record in enumerate(records):
-        stored = record["embedding"]
-        if dim and stored is not None and len(stored) == 2 * dim:
-            vectors[at] = np.frombuffer(stored, dtype="<f2")
-    return vectors
+    return change.base.updated(change.label, rows, vectors_of(change.records, dim))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from afterturn.records import MemoryLayer, MemoryRecord, Source
 from afterturn.retrieval.index_text import TURN_LAYERS, index_text
@@ -119,6 +122,37 @@ def identity(metadata: Mapping[str, Any]) -> tuple[str, str, str]:
         return value.strip() if isinstance(value, str) else ""
 
     return text("turn_id"), text("speaker"), text("speaker_name")
+
+
+def row_of(record: Any, path: str, sources: tuple[tuple[str, str], ...]) -> Row:
+    """The row of a database record at a canonical path."""
+    turn_id, speaker, speaker_name = identity(json.loads(record["metadata"]))
+    return Row(
+        path=path,
+        record_id=record["record_id"],
+        session=record["session"],
+        layer=record["layer"],
+        origin=record["origin"],
+        text=record["text"],
+        metadata=record["metadata"],
+        importance=record["importance"],
+        occurred_at=record["occurred_at"],
+        recorded_at=record["recorded_at"],
+        sources=sources,
+        turn_id=turn_id,
+        speaker=speaker,
+        speaker_name=speaker_name,
+    )
+
+
+def vectors_of(records: Sequence[Any], dim: int) -> NDArray[np.float32]:
+    """float32 [records, dim]; zeros where a record has no vector of this length."""
+    vectors = np.zeros((len(records), dim), dtype=np.float32)
+    for at, record in enumerate(records):
+        stored = record["embedding"]
+        if dim and stored is not None and len(stored) == 2 * dim:
+            vectors[at] = np.frombuffer(stored, dtype="<f2")
+    return vectors
 
 
 def _hash(*parts: str) -> int:

@@ -54,7 +54,7 @@ COLUMNS: Final = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Rows with everything that ranking needs of them; arrays are aligned with `rows`.
+    """Rows with everything that ranking needs of them; arrays are aligned with the `count` rows.
 
     `vectors` float32 [rows, dim] of unit length, zeros where `has_vector` is false, and [rows, 0]
     without an embedder. `columns` is of dtype `COLUMNS`, times in seconds since the epoch,
@@ -63,6 +63,7 @@ class Segment:
 
     rows: tuple[Row, ...]
     slots: dict[str, int]
+    count: int
     lexical: LexicalIndex
     vectors: NDArray[np.float32]
     has_vector: Mask
@@ -72,7 +73,7 @@ class Segment:
     nbytes: int
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +87,34 @@ class Part:
 
 def build(rows: Sequence[Row], vectors: NDArray[np.float32]) -> Segment:
     """A segment of these rows; `vectors` float32 [rows, dim], unusable rows zero or not finite."""
+    columns = np.array([_column(row) for row in rows], dtype=COLUMNS)
+    return _segment(tuple(rows), _index(rows), columns, *usable(vectors))
+
+
+def thin(
+    rows: Sequence[Row],
+    vectors: NDArray[np.float32],
+    has_vector: Mask,
+    words: frozenset[str],
+) -> Segment:
+    """A segment that answers questions of these words and holds no rows (see `streaming`).
+
+    `vectors` are taken as they are.
+    """
+    columns = np.array([_column(row) for row in rows], dtype=COLUMNS)
+    names, speaker = _speakers(rows)
+    index = _index(rows, words)
+    size = index.nbytes + vectors.nbytes + columns.nbytes
+    return Segment((), {}, len(rows), index, vectors, has_vector, columns, speaker, names, size)
+
+
+def _index(rows: Sequence[Row], words: frozenset[str] | None = None) -> LexicalIndex:
     texts = [lexical.pieces(terms(row.index_text)) for row in rows]
-    index = lexical.build(
+    return lexical.build(
         [piece for text in texts for piece in text],
         [at for at, text in enumerate(texts) for _ in text],
+        words,
     )
-    columns = np.array([_column(row) for row in rows], dtype=COLUMNS)
-    return _segment(tuple(rows), index, columns, *_usable(vectors))
 
 
 def merge(parts: Sequence[Part]) -> Segment:
@@ -145,13 +167,13 @@ def _belong_together(older: Part, newer: Part) -> bool:
     return older.alive_count <= MERGE_RATIO * newer.alive_count or together <= MERGE_SLOTS
 
 
-def _usable(vectors: NDArray[np.float32]) -> tuple[NDArray[np.float32], Mask]:
+def usable(vectors: NDArray[np.float32]) -> tuple[NDArray[np.float32], Mask]:
     """Rows at unit length and which of them mean anything; the others are zero."""
     norms = np.linalg.norm(vectors, axis=1) if vectors.shape[1] else np.zeros(len(vectors))
-    usable = np.isfinite(norms) & (norms > _VECTOR_NORM_MIN)
+    known = np.isfinite(norms) & (norms > _VECTOR_NORM_MIN)
     scaled = np.zeros_like(vectors)
-    scaled[usable] = vectors[usable] / norms[usable, None]
-    return scaled, usable
+    scaled[known] = vectors[known] / norms[known, None]
+    return scaled, known
 
 
 def _column(row: Row) -> tuple[object, ...]:
@@ -169,6 +191,12 @@ def _column(row: Row) -> tuple[object, ...]:
     )
 
 
+def _speakers(rows: Sequence[Row]) -> tuple[tuple[str, ...], Positions]:
+    names: dict[str, int] = {}
+    speaker = [names.setdefault(r.speaker_name, len(names)) if r.speaker_name else -1 for r in rows]
+    return tuple(names), np.array(speaker, dtype=np.int32)
+
+
 def _segment(
     rows: tuple[Row, ...],
     index: LexicalIndex,
@@ -176,17 +204,17 @@ def _segment(
     vectors: NDArray[np.float32],
     has_vector: Mask,
 ) -> Segment:
-    names: dict[str, int] = {}
-    speaker = [names.setdefault(r.speaker_name, len(names)) if r.speaker_name else -1 for r in rows]
+    names, speaker = _speakers(rows)
     strings = sum(sys.getsizeof(row.text) + sys.getsizeof(row.metadata) for row in rows)
     return Segment(
         rows=rows,
         slots={row.record_id: at for at, row in enumerate(rows)},
+        count=len(rows),
         lexical=index,
         vectors=vectors,
         has_vector=has_vector,
         columns=columns,
-        speaker=np.array(speaker, dtype=np.int32),
-        speaker_names=tuple(names),
+        speaker=speaker,
+        speaker_names=names,
         nbytes=strings + index.nbytes + vectors.nbytes + columns.nbytes + _ROW_BYTES * len(rows),
     )

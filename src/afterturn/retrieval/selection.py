@@ -105,7 +105,7 @@ def select(parts: Sequence[Part], layers: frozenset[str] | None) -> Selection:
     piece_of, owners, lengths = _pieces(parts, slots)
     speaker, names = _speakers(parts)
     session_of = np.cumsum(opens_session) - 1
-    centre, along, nearness = _centred(parts, slots, has_vector)
+    centre, along, nearness = _centred(parts, slots, wanted & has_vector, has_vector[slots])
     return Selection(
         slots=slots,
         opens_thread=opens_thread,
@@ -140,16 +140,18 @@ def _prior(columns: Columns, weights: Weights, *, to_assistant: bool) -> Floats:
 def _is_twin(columns: Columns, wanted: Mask) -> Mask:
     """Which wanted `working` records have the `episodic` record of the same message beside them."""
     keys, layer = columns["message_key"], columns["layer"]
-    candidate = wanted & (layer == LAYERS.index("working")) & (keys != 0)
-    stands_for = keys[wanted & (layer == LAYERS.index("episodic")) & (keys != 0)]
-    return np.asarray(candidate & np.isin(keys, stands_for), dtype=np.bool_)
+    twin: Mask = wanted & (layer == LAYERS.index("working")) & (keys != 0)
+    if twin.any():
+        stands_for = keys[wanted & (layer == LAYERS.index("episodic")) & (keys != 0)]
+        twin[twin] = np.isin(keys[twin], stands_for)
+    return twin
 
 
 def _in_order(columns: Columns, slots: Slots) -> Slots:
     """Slots by conversation, then time; facts, which are no part of one, after them."""
-    chosen = columns[slots]
     keys = ("order_key", "recorded_at", "happened_at", "session_key")
-    return slots[np.lexsort([chosen[key] for key in keys] + [~chosen["is_message"]])]
+    facts = ~columns["is_message"][slots]
+    return slots[np.lexsort([columns[key][slots] for key in keys] + [facts])]
 
 
 def _opens_thread(ranked: Columns) -> Mask:
@@ -181,7 +183,7 @@ def _pieces(
 
 
 def _centred(
-    parts: Sequence[Part], slots: Slots, has_vector: Mask
+    parts: Sequence[Part], slots: Slots, usable: Mask, has_vector: Mask
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
     """What all vectors have in common, each one's product with it and one by the distance from it.
 
@@ -189,18 +191,21 @@ def _centred(
     tells nothing about which to choose (Arora et al. 2017, "A simple but tough-to-beat baseline",
     and Mu & Viswanath 2018 remove it). Of few vectors only a part of the mean is believed.
     """
-    vectors = _joined([part.segment.vectors for part in parts], np.dtype(np.float32))
-    usable = slots[has_vector[slots]]
-    if not len(usable):
-        dim = vectors.shape[1] if vectors.ndim == 2 else 0
+    matrices = [part.segment.vectors for part in parts]  # not joined: that would copy them all
+    count = int(usable.sum())
+    if not count:
+        dim = matrices[0].shape[1] if matrices else 0
         along = np.zeros(len(slots), dtype=np.float32)
         return np.zeros(dim, dtype=np.float32), along, along
-    weight = np.zeros(len(vectors), dtype=np.float32)
-    weight[usable] = 1.0 / (len(usable) + CENTRE_DOUBT)
-    centre = weight @ vectors
-    along = (vectors @ centre)[slots]
+    weight = usable.astype(np.float32) / np.float32(count + CENTRE_DOUBT)
+    ends = np.cumsum([len(matrix) for matrix in matrices])[:-1]
+    shares = zip(np.split(weight, ends), matrices, strict=True)
+    centre = np.zeros(matrices[0].shape[1], dtype=np.float32)
+    for share, matrix in shares:
+        centre += share @ matrix
+    along = np.concatenate([matrix @ centre for matrix in matrices])[slots]
     squares = 1.0 - 2.0 * along + centre @ centre
-    nearness = has_vector[slots] / np.sqrt(np.maximum(squares, _DISTANCE_SQUARE_MIN))
+    nearness = has_vector / np.sqrt(np.maximum(squares, _DISTANCE_SQUARE_MIN))
     return centre, along, nearness.astype(np.float32)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,12 @@ from afterturn.ports import EmbeddingProvider
 from afterturn.queries import Dropped, MemoryQuery, RetrievalResult
 from afterturn.retrieval import gates
 from afterturn.retrieval.cache import RetrievalCache
-from afterturn.retrieval.entries import Entry
-from afterturn.retrieval.question import Cue
+from afterturn.retrieval.entries import Layers
+from afterturn.retrieval.question import Cue, Question
 from afterturn.retrieval.ranking import Ranking, rank
-from afterturn.retrieval.reader import Reader
+from afterturn.retrieval.reader import BeyondCache, Reader, named_rows
 from afterturn.retrieval.rows import Row
+from afterturn.retrieval.streaming import scan
 from afterturn.retrieval.view import View
 from afterturn.retrieval.weights import DEFAULT_WEIGHTS, Weights
 from afterturn.retrieved import RetrievedMemory
@@ -51,21 +52,16 @@ class _Vector:
     missing: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The best records, best first: rows, their places in the ranking, their scores."""
+T = TypeVar("T")
 
-    rows: list[Row]
+
+@dataclass(frozen=True, slots=True)
+class _Found(Generic[T]):
+    """The best records, best first: rows (or their names), places in the ranking, scores."""
+
+    rows: list[T]
     places: list[int]
     scores: list[float]
-
-    def memories(self, places: Sequence[int], ranking: Ranking) -> tuple[RetrievedMemory, ...]:
-        """The records at these places, as they are returned."""
-        signals = ranking.explained([self.places[at] for at in places])
-        return tuple(
-            RetrievedMemory.trusted(record=self.rows[at].record(), score=self.scores[at], signals=s)
-            for at, s in zip(places, signals, strict=True)
-        )
 
 
 class PostgresRetrieval:
@@ -113,11 +109,49 @@ class PostgresRetrieval:
 
     async def _answer(self, query: MemoryQuery, *, gated: bool) -> RetrievalResult:
         paths = [f"{path}/" for path in covering_paths(query.scope.path)]
-        entries = await self._reader.entries(paths)
+        layers = None if query.layers is None else frozenset(layer.value for layer in query.layers)
+        try:
+            entries = await self._reader.entries(paths)
+        except BeyondCache:
+            return await self._streamed(query, paths, layers, gated=gated)
         vector = await self._vector(query.text) if any(e.count for e in entries) else _Vector()
-        if sum(entry.count for entry in entries) > INLINE_ROWS_MAX:
-            return await asyncio.to_thread(self._ranked, query, entries, vector, gated)
-        return self._ranked(query, entries, vector, gated)
+        large = sum(entry.count for entry in entries) > INLINE_ROWS_MAX
+        view = await asyncio.to_thread(View, entries, layers) if large else View(entries, layers)
+        cue = _cue(query, vector.values)
+
+        async def ranked(reach: int) -> Ranking:
+            weights = _weighted(self._weights, query)
+            if large:
+                return await asyncio.to_thread(rank, view, cue, weights, reach=reach)
+            return rank(view, cue, weights, reach=reach)
+
+        async def best(ranking: Ranking, count: int) -> _Found[Row]:
+            return _best(view.rows, ranking, count)
+
+        return await _gated(query, ranked, best, self._degraded(view, vector), gated=gated)
+
+    async def _streamed(
+        self, query: MemoryQuery, paths: Sequence[str], layers: Layers | None, *, gated: bool
+    ) -> RetrievalResult:
+        """The same for a scope beyond the cache limit, in one snapshot."""
+        vector = await self._vector(query.text)
+        async with self._reader.snapshot(paths) as (connection, usable):
+            values = vector.values if usable else None
+            words = frozenset(Question.of(_cue(query, None)).terms)
+            scanned = await scan(connection, paths, layers, words, values)
+            cue = _cue(query, None if values is None else scanned.plane.T @ values)
+
+            async def ranked(reach: int) -> Ranking:
+                weights = _weighted(self._weights, query)
+                return await asyncio.to_thread(rank, scanned.view, cue, weights, reach=reach)
+
+            async def best(ranking: Ranking, count: int) -> _Found[Row]:
+                found: _Found[tuple[str, str]] = _best(scanned.places, ranking, count)
+                rows = await named_rows(connection, found.rows)
+                return _Found(rows, found.places, found.scores)
+
+            degraded = self._degraded(scanned.view, vector)
+            return await _gated(query, ranked, best, degraded, gated=gated)
 
     async def _vector(self, text: str) -> _Vector:
         if self._embedder is None or not text.strip():
@@ -130,40 +164,6 @@ class PostgresRetrieval:
             return _Vector(missing=f"vectors: the embedder failed ({type(error).__name__})")
         return _checked(vectors, self._embedder.dim)
 
-    def _ranked(
-        self, query: MemoryQuery, entries: Sequence[Entry], vector: _Vector, gated: bool
-    ) -> RetrievalResult:
-        layers = None if query.layers is None else frozenset(layer.value for layer in query.layers)
-        view = View(entries, layers)
-        now = (query.now or datetime.now(UTC)).timestamp()
-        cue = Cue(query.text, vector.values, now)
-        weights = _weighted(self._weights, query)
-        degraded = self._degraded(view, vector)
-        ranking = rank(view, cue, weights, reach=SCAN_BUDGET)
-        if not gated:
-            found = _best(view, ranking, SCAN_BUDGET)
-            gates.require_visible(query.scope, found.rows)
-            memories = found.memories(range(len(found.rows)), ranking)
-            return RetrievalResult(memories=memories, degraded=degraded)
-        page = first_page(query.limit)
-        found = _best(view, ranking, page)
-        passage = gates.passage(found.rows, found.scores, query)
-        while len(found.rows) == page and _may_go_on(passage, found, query):
-            page *= WIDENING
-            if page > SCAN_BUDGET:
-                ranking = rank(view, cue, weights, reach=page)
-            found = _best(view, ranking, page)
-            passage = gates.passage(found.rows, found.scores, query)
-        return RetrievalResult(
-            memories=found.memories(passage.passed, ranking),
-            dropped=tuple(
-                Dropped.trusted(record_id=found.rows[at].record_id, reason=reason.value)
-                for at, reason in passage.dropped
-                if at < SCAN_BUDGET
-            ),
-            degraded=degraded,
-        )
-
     def _degraded(self, view: View, vector: _Vector) -> tuple[str, ...]:
         if self._embedder is None:
             return ()
@@ -174,6 +174,56 @@ class PostgresRetrieval:
                 f"vectors: {without} of {len(view)} records have none of this embedder yet"
             )
         return tuple(reasons)
+
+
+async def _gated(
+    query: MemoryQuery,
+    ranked: Callable[[int], Awaitable[Ranking]],
+    best: Callable[[Ranking, int], Awaitable[_Found[Row]]],
+    degraded: tuple[str, ...],
+    *,
+    gated: bool,
+) -> RetrievalResult:
+    """Take the best through the gates, looking further where they left the answer short."""
+    ranking = await ranked(SCAN_BUDGET)
+    if not gated:
+        found = await best(ranking, SCAN_BUDGET)
+        gates.require_visible(query.scope, found.rows)
+        memories = _memories(found, range(len(found.rows)), ranking)
+        return RetrievalResult(memories=memories, degraded=degraded)
+    page = first_page(query.limit)
+    found = await best(ranking, page)
+    passage = gates.passage(found.rows, found.scores, query)
+    while len(found.rows) == page and _may_go_on(passage, found, query):
+        page *= WIDENING
+        if page > SCAN_BUDGET:
+            ranking = await ranked(page)
+        found = await best(ranking, page)
+        passage = gates.passage(found.rows, found.scores, query)
+    return RetrievalResult(
+        memories=_memories(found, passage.passed, ranking),
+        dropped=tuple(
+            Dropped.trusted(record_id=found.rows[at].record_id, reason=reason.value)
+            for at, reason in passage.dropped
+            if at < SCAN_BUDGET
+        ),
+        degraded=degraded,
+    )
+
+
+def _memories(
+    found: _Found[Row], places: Sequence[int], ranking: Ranking
+) -> tuple[RetrievedMemory, ...]:
+    """The records at these places, as they are returned."""
+    signals = ranking.explained([found.places[at] for at in places])
+    return tuple(
+        RetrievedMemory.trusted(record=found.rows[at].record(), score=found.scores[at], signals=s)
+        for at, s in zip(places, signals, strict=True)
+    )
+
+
+def _cue(query: MemoryQuery, vector: NDArray[np.float32] | None) -> Cue:
+    return Cue(query.text, vector, (query.now or datetime.now(UTC)).timestamp())
 
 
 def first_page(limit: int) -> int:
@@ -192,7 +242,7 @@ def _weighted(weights: Weights, query: MemoryQuery) -> Weights:
     return replace(weights, recency=query.recency_weight, importance=query.importance_weight)
 
 
-def _may_go_on(passage: gates.Passage, found: _Found, query: MemoryQuery) -> bool:
+def _may_go_on(passage: gates.Passage, found: _Found[Row], query: MemoryQuery) -> bool:
     """Whether the answer is short and a lower rank could still fill it."""
     if len(passage.passed) >= query.limit:
         return False
@@ -216,13 +266,13 @@ def _checked(vectors: object, dim: int) -> _Vector:
     return _Vector(values[0] / norm) if norm else _Vector()
 
 
-def _best(view: View, ranking: Ranking, count: int) -> _Found:
+def _best(rows_at: Callable[[int], Sequence[T]], ranking: Ranking, count: int) -> _Found[T]:
     """The best `count` records, the other layer of a message right behind the one ranked."""
-    found = _Found([], [], [])
+    found: _Found[T] = _Found([], [], [])
     best = ranking.best(count)
     scores, positions = ranking.scores[best].tolist(), ranking.positions[best].tolist()
     for place, position, score in zip(best.tolist(), positions, scores, strict=True):
-        rows = view.rows(position)
+        rows = rows_at(position)
         found.rows.extend(rows)
         found.places.extend([place] * len(rows))
         found.scores.extend([score] * len(rows))

@@ -35,7 +35,7 @@ def standardised(values: Floats, known: Mask | None = None) -> Floats:
         return spread_out
     if not len(values):
         return np.zeros(0)
-    deviations = values - values.mean()
+    deviations: Floats = values - values.mean()
     # Not a BLAS product: its threads cost more than they gain on so little.
     spread = math.sqrt(float(np.square(deviations).sum()) / len(values))
     if spread < _SPREAD_MIN:

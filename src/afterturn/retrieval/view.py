@@ -153,14 +153,18 @@ class View:
         """Which ranked rows name their speaker."""
         return _joined([s.speaker >= 0 for s in self.selections], np.bool_)
 
+    def slots(self, position: int) -> tuple[int, tuple[int, ...]]:
+        """The entry of a position, its slot, and those of the other records of the message."""
+        at = bisect_right(self.starts, position) - 1
+        selection = self.selections[at]
+        within = position - self.starts[at]
+        return at, (int(selection.slots[within]), *selection.twins.get(within, ()))
+
     def rows(self, position: int) -> tuple[Row, ...]:
         """The row at a position, and behind it the other records of the same message."""
-        at = bisect_right(self.starts, position) - 1
-        parts, selection = self.entries[at].parts, self.selections[at]
-        within = position - self.starts[at]
-        first = row_at(parts, int(selection.slots[within]))
-        twins = selection.twins.get(within)
-        return (first, *(row_at(parts, slot) for slot in twins)) if twins else (first,)
+        at, slots = self.slots(position)
+        parts = self.entries[at].parts
+        return tuple(row_at(parts, slot) for slot in slots)
 
 
 def _joined(arrays: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
