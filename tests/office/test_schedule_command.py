@@ -45,7 +45,10 @@ def test_rules(alone: CommandLine) -> None:
     assert (narrow.json["layer"], narrow.json["older_than"]) == ("episodic", "P30D")
     assert narrow.json["scope_path"] == "v1/acme"
     assert "everything" in wide.stdout
-    assert "daily at 02:30 in Europe/Berlin" in wide.stdout
+    assert "working older than 12h, daily at 02:30 in Europe/Berlin" in wide.stdout
+    listed = alone.run("schedule", "list").stdout
+    for words in ("episodic older than 30d", "(default)", "everything", "v1/acme"):
+        assert words in " ".join(listed.replace("\u2502", " ").split())
     (default,) = [
         each
         for each in alone.run("schedule", "list", "--json").json["schedules"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import datetime, time
+from datetime import datetime, time, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
@@ -241,11 +241,20 @@ def _rows(made: Schedule) -> dict[str, Any]:
 
 def _what(each: Schedule) -> str:
     if each.kind == "forget":
-        return "erase" if each.derived == "erase" else "erase, keeping what was learned elsewhere"
-    assert each.layer is not None  # noqa: S101 - a rule has one
+        return "erase, keeping what was learned elsewhere" if each.derived == "keep" else "erase"
+    assert each.layer is not None  # noqa: S101 - a rule has both
+    assert each.older_than is not None  # noqa: S101
     by_clock = f", daily at {each.daily_at:%H:%M} in {each.zone}" if each.daily_at else ""
     default = " (default)" if each.is_default else ""
-    return f"{each.layer.value} older than {each.older_than}{by_clock}{default}"
+    return f"{each.layer.value} older than {_age(each.older_than)}{by_clock}{default}"
+
+
+def _age(age: timedelta) -> str:
+    """As it is written on a command line."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if age.total_seconds() % length == 0:
+            return f"{age.total_seconds() / length:.0f}{unit}"
+    return f"{age.total_seconds():g} s"
 
 
 def _where(each: Schedule) -> str:
