@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from typing import Final, assert_never
 
 from afterturn.database import Database, error_code
@@ -39,6 +40,9 @@ _FORGET_INSIST = "select afterturn.forget_insist($1, $2, $3, $4)"
 
 RECORD_PASSES_MAX: Final = 10
 """How often a flush looks for turns to record, before it fails and is tried again later."""
+
+CHUNK_PAUSE: Final = 0.3
+"""The pause between two chunks of an erase, as a part of the time that the last one took."""
 
 BUSY_BEFORE_INSISTING: Final = 20
 """Failed tries at the exclusive lock before scopes outside the erased one are marked, too."""
@@ -163,9 +167,12 @@ class LifecycleStep:
         for sql in (_FORGET_TURNS, _FORGET_MEMORIES, _FORGET_SOURCES, _FORGET_SAID):
             after = ("", "")
             while True:
+                started = time.monotonic()
                 row = await self._database.row(sql, *fence, rows_max, lease, *after)
                 if row["rows"] is None or row["rows"] < rows_max:
                     break
+                # What others wait for comes in between.
+                await asyncio.sleep((time.monotonic() - started) * CHUNK_PAUSE)
                 after = (row["last_path"], row["last_id"])
 
     async def _insist(self, job: ClaimedJob) -> None:
