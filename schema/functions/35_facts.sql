@@ -6,7 +6,8 @@
 --   the latest by turn time is the current fact and stands in `memories`, with all turns of the
 --   unbroken run of equal statements that it ends as its sources;
 --   every statement before a later different one is `superseded`: history, never read as current.
--- The mark stays when an erase takes the later statement: what was once replaced never comes back.
+-- The mark stays when an erase takes the later statement, and whatever was said before a marked one
+-- is marked, too: what was once replaced never comes back.
 --
 -- Writers of a path stand in line at its content number, which they have moved before they call.
 
@@ -49,7 +50,8 @@ begin
     from unnest(paths, ids) k(path, record_id)
     where f.path = k.path and f.record_id = k.record_id and not f.superseded
         and exists (select from afterturn.fact_statements l
-            where l.path = f.path and l.record_id = f.record_id and l.digest <> f.digest
+            where l.path = f.path and l.record_id = f.record_id
+                and (l.digest <> f.digest or l.superseded)
                 and (l.said_at, l.staged_at, l.turn_path, l.turn_id)
                     > (f.said_at, f.staged_at, f.turn_path, f.turn_id));
     perform afterturn.settle_facts(paths, ids, p_numbers);

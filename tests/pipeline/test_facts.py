@@ -319,6 +319,20 @@ async def test_a_slow_turn_from_before_the_replaced_one_does_not_come_back_eithe
     assert await history(desk) == [("lives in Rome", "t0"), ("lives in Oslo", "t1")]
 
 
+async def test_the_same_words_from_before_are_history_like_those_that_were_replaced(
+    desk: Desk,
+) -> None:
+    """Oslo, then Bergen, which is erased; an earlier turn that says Oslo brings nothing back."""
+    await stated_by_two(desk)
+    await desk.forget(CHAT_2)
+    await say(desk, ALICE, "t0", 0)
+    await learn(desk, ALICE, "t0", about("lives in Oslo", (ALICE, "t0")))
+    assert await current(desk) == []
+    await desk.forget(CHAT_1)
+    assert await current(desk) == []
+    assert await history(desk) == [("lives in Oslo", "t0")]
+
+
 async def test_a_new_statement_after_the_erase_is_current(desk: Desk) -> None:
     """Also one of the same words as the history."""
     await stated_by_two(desk)
@@ -457,8 +471,9 @@ class Expected:
         statements.append(told)
         for each in statements:
             each.superseded = each.superseded or any(
-                later.order > each.order and later.text.lower() != each.text.lower()
-                for later in statements
+                later.order > each.order
+                and (later.superseded or later.text.lower() != each.text.lower())
+                for later in list(statements)
             )
 
     def forget(self, scope: MemoryScope, turn_ids: frozenset[str] | None = None) -> None:
