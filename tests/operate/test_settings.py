@@ -488,7 +488,8 @@ async def _swept_after(bench: Bench, settings: Settings) -> int:
     scope = _scope()
     await _say(settings, scope, "I like pears")
     (job,) = await bench.database.rows(_JOBS, "record", scope.stored_path)
-    return int(round((job["ring_at"] - job["created_at"]).total_seconds()))
+    seconds: float = (job["ring_at"] - job["created_at"]).total_seconds()
+    return round(seconds)
 
 
 async def _travel_together(bench: Bench, settings: Settings) -> int:
