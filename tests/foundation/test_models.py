@@ -16,7 +16,13 @@ from afterturn.receipts import LifecycleReceipt
 from afterturn.records import MemoryLayer, MemoryRecord, Source
 from afterturn.retrieved import RetrievedMemory
 from afterturn.scope import MemoryScope
-from afterturn.turns import ExtractionRequest, ExtractionResult, FinishedTurn, TurnOutcome
+from afterturn.turns import (
+    ExtractionRequest,
+    ExtractionResult,
+    FinishedTurn,
+    TokenUsage,
+    TurnOutcome,
+)
 from afterturn.writes import RecordOutcome, WriteReceipt, WriteRequest
 
 SECRET = "alice-takes-insulin"
@@ -92,7 +98,14 @@ EXAMPLES: list[Model] = [
         turn_id="t", scope=SCOPE, query="q", answer="a", occurred_at=NOW, metadata={"k": 1}
     ),
     ExtractionRequest(scope=SCOPE, turns=(TURN,), related=(RECORD,)),
-    ExtractionResult(records=(RECORD,), degraded=True, reason="timeout"),
+    ExtractionResult(
+        records=(RECORD,),
+        degraded=True,
+        reason="timeout",
+        cause="unavailable",
+        retry_after_seconds=2.5,
+        usage=TokenUsage(calls=1, prompt_tokens=30, completion_tokens=4),
+    ),
     TurnOutcome(status="done", recorded=4, extracted=1, reason="none"),
 ]
 every_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: type(e).__name__)

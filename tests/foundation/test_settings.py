@@ -30,7 +30,10 @@ OTHER_VALUES: dict[str, tuple[str, Any]] = {
     "model_batch_tokens": ("700", 700),
     "fact_level": ("2", 2),
     "fact_layers": ("semantic, episodic", "semantic,episodic"),
+    "embedder_dim": ("11", 11),
     "flower_address": ("::1", "::1"),
+    "flower_read_only": ("false", False),
+    "log_format": ("json", "json"),
 }
 
 
