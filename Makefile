@@ -10,7 +10,7 @@ MINUTES ?= 10
 PIP := -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs check torture chaos mutants bench clean
+.PHONY: help demo test lint docs check torture chaos mutants bench recall clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -44,8 +44,13 @@ check: lint test docs torture ## all that CI runs
 bench: $(RUN)/.installed ## hand-over, throughput, and model calls per turn, measured in one run each
 	@$(RUN)/bin/python bench/handover.py
 	@$(RUN)/bin/python bench/throughput.py
+	@$(RUN)/bin/python bench/retrieve.py
 	@$(RUN)/bin/python $(PIP) install '.[openai]'
 	@$(RUN)/bin/python bench/extraction.py
+
+recall: $(RUN)/.installed ## share of evidence found (SCORER=path/to/score.py DATA="--data locomo=file ...")
+	@test -n "$(SCORER)" && test -n "$(DATA)" || { echo 'set SCORER=path/to/score.py and DATA="--data KIND=PATH ..."'; exit 2; }
+	@PYTHONPATH=. $(RUN)/bin/python $(SCORER) --adapter bench.recall:make_retriever $(DATA)
 
 clean: ## remove the virtual environments
 	@rm -rf $(VENV)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pydantic import Field, StrictStr
 
 from afterturn.intake import Time
@@ -52,9 +54,21 @@ class RetrievalResult(Model):
     dropped: tuple[Dropped, ...] = ()
     degraded: tuple[str, ...] = ()
 
-    def render(self) -> str:
+    def render(
+        self,
+        *,
+        max_chars: int | None = None,
+        max_tokens: int | None = None,
+        count_tokens: Callable[[str], int] | None = None,
+    ) -> str:
         """The memories as one delimited plain text block for a prompt; empty when there are none.
 
         Text of a memory can neither close the block nor open another one. The query is not part.
+
+        `max_chars` and `max_tokens` bound the whole block: memories that do not fit are left out,
+        never cut. Tokens are counted by `count_tokens` of a text, by default with an estimate that
+        is rather too high.
         """
-        return render_memories(self.memories)
+        return render_memories(
+            self.memories, max_chars=max_chars, max_tokens=max_tokens, count_tokens=count_tokens
+        )

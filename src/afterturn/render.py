@@ -7,9 +7,10 @@ inside the quotes there is no line break, no quotation mark and no angle bracket
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -38,12 +39,45 @@ _JOINERS: Final = frozenset("\u200c\u200d")
 _BLANKS: Final = re.compile(r"\s+")
 
 
-def render_memories(memories: Sequence[RetrievedMemory]) -> str:
-    """One delimited block, an entry a line, in the order given; empty for no memories."""
-    if not memories:
-        return ""
-    entries = (_entry(memory.record) for memory in memories)
-    return "\n".join((OPENING, NOTE, *entries, CLOSING))
+def render_memories(
+    memories: Sequence[RetrievedMemory],
+    *,
+    max_chars: int | None = None,
+    max_tokens: int | None = None,
+    count_tokens: Callable[[str], int] | None = None,
+) -> str:
+    """One delimited block, an entry a line, in the order given; empty for no memories.
+
+    Within the budgets for the whole block: an entry that does not fit is left out, whole, and a
+    shorter one after it may still come. Empty when not one fits.
+    """
+    frame = "\n".join((OPENING, NOTE, CLOSING))
+    count = count_tokens or tokens_at_most
+    chars, tokens = len(frame), count(frame)
+    entries = []
+    for memory in memories:
+        entry = _entry(memory.record)
+        # Counted by lines: a tokenizer may join what stands on both sides of a break, and then
+        # the block has fewer tokens than its lines.
+        entry_chars, entry_tokens = len(entry) + 1, count(f"{entry}\n")
+        if max_chars is not None and chars + entry_chars > max_chars:
+            continue
+        if max_tokens is not None and tokens + entry_tokens > max_tokens:
+            continue
+        chars += entry_chars
+        tokens += entry_tokens
+        entries.append(entry)
+    return "\n".join((OPENING, NOTE, *entries, CLOSING)) if entries else ""
+
+
+def tokens_at_most(text: str) -> int:
+    """More tokens than the usual tokenizers make of a text, without any of them.
+
+    English prose has some 4 to 5 characters a token, numbers and names 2 or 3; other scripts have
+    up to two tokens a character.
+    """
+    ascii_characters = sum(map(str.isascii, text)) if not text.isascii() else len(text)
+    return math.ceil(ascii_characters / 2.5) + 2 * (len(text) - ascii_characters)
 
 
 def _entry(record: MemoryRecord) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from afterturn.embedding import wordllama
 from afterturn.queries import RetrievalResult
 from afterturn.records import MemoryLayer
 from afterturn.render import CLOSING, NOTE, OPENING
@@ -108,3 +110,43 @@ def test_ordinary_text_reads_as_it_was_written() -> None:
     """Emoji, accents, other scripts and apostrophes are kept."""
     text = "Zoë's 👨\u200d👩\u200d👧 aime le thé; 她喜欢茶 — नमस्ते (50%)"
     assert f'"{text}"' in block(text)
+
+
+LONG = ["a short one", "a long one " * 40, "another short one"]
+
+
+def budgeted(**budget: Any) -> str:
+    memories = tuple(retrieved(f"r{i}", text) for i, text in enumerate(LONG))
+    return RetrievalResult(memories=memories).render(**budget)
+
+
+def test_a_budget_leaves_whole_entries_out() -> None:
+    """What does not fit is missing, what is shorter still comes, nothing is cut."""
+    block = budgeted(max_chars=500)
+    assert len(block) <= 500
+    assert [f'"{text.strip()}"' in block for text in LONG] == [True, False, True]
+    assert block.endswith(CLOSING)
+
+
+@pytest.mark.parametrize("budget", [0, -5, 10, len(NOTE)])
+def test_a_budget_below_one_entry_gives_no_block(budget: int) -> None:
+    """A frame around nothing would be noise."""
+    assert budgeted(max_chars=budget) == ""
+    assert budgeted(max_tokens=min(budget, 20)) == ""
+
+
+def test_tokens_are_counted_as_the_caller_does() -> None:
+    """With the tokenizer of the model that reads the block."""
+    words = budgeted(max_tokens=60, count_tokens=lambda text: len(text.split()))
+    assert len(words.split()) <= 60
+    assert words.count("- [") == 2
+
+
+@given(st.text(max_size=300), st.integers(0, 300))
+def test_the_estimate_is_not_below_a_real_tokenizer(text: str, budget: int) -> None:
+    """The one at hand: it makes more tokens of a text than those of the large models."""
+    tokenizer = wordllama._once.model().tokenizer
+    block = RetrievalResult(memories=(retrieved("r", text or "x"),)).render(max_tokens=budget)
+    if text.isascii():
+        assert len(tokenizer.encode(block, add_special_tokens=False).ids) <= budget or not block
+    assert budgeted(max_tokens=10_000) == budgeted()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from afterturn.database import Database
 from afterturn.errors import MemoryUnavailable, NotMigrated
 from afterturn.ports import CandidateScan, MemoryRetrievalPort
+from afterturn.queries import MemoryQuery
 from afterturn.records import MemoryLayer
-from afterturn.retrieval import service
+from afterturn.retrieval import reader, service, streaming
 from afterturn.scope import MemoryScope
 from afterturn.settings import Settings
 
@@ -21,6 +25,18 @@ from .conftest import Library, WordVectors, ask, ids
 
 ACME = MemoryScope.of("acme")
 ALICE = MemoryScope.of("acme", "alice")
+
+
+OLD = datetime(2020, 1, 1, tzinfo=UTC)
+NEW = datetime(2024, 1, 1, tzinfo=UTC)
+# As many as a test can wait for; `bench/retrieve.py` puts a million there.
+FOREIGN = """
+insert into afterturn.memories (path, record_id, pending, turn_path, layer, origin, text, metadata,
+    importance, recorded_at, content, revision)
+select 'v1/acme/alicea' || n % 200 || '/', 'r' || n, false, 'v1/acme/alicea/', 'semantic', 'test',
+    'tea', '{}', 0.5, now(), n, n
+from generate_series(1, 60000) n
+"""
 
 
 async def test_it_is_both_ports(library: Library) -> None:
@@ -299,3 +315,73 @@ async def test_a_database_without_tables_is_named_as_such(
     with pytest.raises(NotMigrated) as caught:
         await library.retrieval().retrieve(ask(ALICE))
     assert "afterturn migrate" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "cue",
+    [
+        "",
+        "?!",
+        "\x00 \ud800 tea",
+        "tea " * 100_000,
+        "ชา",
+        "чай 茶 tea",
+        "who am I?",
+        "31 June 2024, 2024-99-99, 99999999 days ago",
+    ],
+)
+async def test_any_cue_gets_the_records(embedding_library: Library, cue: str) -> None:
+    """Whatever is asked, what is remembered is ranked; nothing fails, nothing is hidden."""
+    library = embedding_library
+    await library.keep(ALICE, {"a": "oolong tea", "b": "茶", "c": "чай"})
+    result = await library.retrieval(WordVectors()).retrieve(ask(ALICE, cue))
+    assert ids(result) == {"a", "b", "c"}
+
+
+def test_an_unknown_layer_is_named() -> None:
+    """By the query itself, before anything is read."""
+    with pytest.raises(ValidationError, match="layers"):
+        MemoryQuery.model_validate({"scope": ALICE, "text": "tea", "layers": ["dreams"]})
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), 101.0])
+def test_a_weight_that_means_nothing_is_refused(weight: float) -> None:
+    """Neither a negative one nor NaN reaches the ranking."""
+    with pytest.raises(ValidationError):
+        MemoryQuery(scope=ALICE, text="tea", recency_weight=weight)
+
+
+async def test_recency_and_importance_are_options_of_a_query(library: Library) -> None:
+    """By themselves neither counts; asked for, each decides among equals."""
+    await library.keep(ALICE, {"vital": "oolong tea"}, importance=1.0, occurred_at=OLD)
+    await library.keep(ALICE, {"fresh": "green oolong tea"}, importance=0.1, occurred_at=NEW)
+    retrieval = library.retrieval()
+    for option, first in (("importance_weight", "vital"), ("recency_weight", "fresh")):
+        query = MemoryQuery.model_validate(
+            {"scope": ALICE, "text": "oolong", "now": NEW, option: 5.0}
+        )
+        (best, other) = (await retrieval.retrieve(query)).memories
+        assert best.record.record_id == first
+        name = option.removesuffix("_weight")
+        assert best.signals[name] > other.signals[name]
+
+
+async def test_rows_of_other_scopes_cost_nothing(library: Library) -> None:
+    """A million rows of others change neither what is read nor how: the index finds ours."""
+    await library.keep(ALICE, {"a": "tea", "b": "train"})
+    await library.value(FOREIGN)
+    await library.value("analyze afterturn.memories")
+    path = f"{ALICE.path}/"
+    for sql, arguments in (
+        (reader._ROWS, (path, 0)),
+        (reader._SOURCES, (path, 0)),
+        (reader._COUNT, (path,)),
+        (reader._SIZE, (path,)),
+        (reader._NAMED, (path, ["a"])),
+        (streaming._ROWS, (path, None, True)),
+        (streaming._EMBEDDINGS, (path, None)),
+    ):
+        plan = await library.value(f"explain (analyze, buffers, format json) {sql}", *arguments)
+        node = (json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]
+        assert node["Shared Hit Blocks"] + node["Shared Read Blocks"] < 60, sql
+        assert "Seq Scan" not in json.dumps(node), sql
