@@ -439,7 +439,6 @@ MUTANTS: Final = (
             ),
         ),
         (f"{FORGETS}::test_everything_under_the_scope_goes_in_every_state",),
-        alone=True,
     ),
     Mutant(
         "the turns' rows, in chunks and in the final",
@@ -464,7 +463,6 @@ MUTANTS: Final = (
             f"{FORGETS}::test_everything_under_the_scope_goes_in_every_state",
             f"{PROMISES}::test_the_scope_is_of_use_at_once",
         ),
-        alone=True,
     ),
     Mutant(
         "the advance of outside scopes",
