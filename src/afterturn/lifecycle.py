@@ -106,8 +106,10 @@ class PostgresLifecycle:
                 )
             if waited >= self._settings.takeover_seconds and not row["leased"]:
                 await self._runner.run_head(job_id)
+                if (await self._job(job_id))["outcome"] is not None:
+                    continue
             await asyncio.sleep(min(pause, seconds - waited))
-            pause = min(pause * 1.5, _POLL_SECONDS_MAX)
+            pause = min(pause * 1.25, _POLL_SECONDS_MAX)
 
     async def receipt(self, job_id: int) -> LifecycleReceipt | None:
         """The receipt of a job that has ended, else None."""
