@@ -68,6 +68,8 @@ def rank(
 ) -> Ranking:
     """The ranking of the best `reach` positions at least; equal inputs rank equally."""
     question = Question.of(cue)
+    if cue.vector is None:
+        weights = weights.without_vector()
     hits = view.hits(question.terms)
     topical = _topical(hits, view.name_terms())
     own, evidence = _own(view, cue, question, hits, topical, weights)

@@ -74,7 +74,7 @@ class TimeWindow:
     yearly: bool = False
 
     def nearness(self, times: Floats) -> Floats:
-        """1 inside, falling to a half at one length of the window (two days at least) away.
+        """1 inside, falling to a half at one length of the window away, from 2 to 30 days.
 
         What happened is often told days later, so what lies behind the window counts, too.
         """
@@ -83,7 +83,8 @@ class TimeWindow:
         if self.yearly:
             year = _DAYS_A_YEAR * _SECONDS_A_DAY
             away = np.abs((times - middle + year / 2) % year - year / 2)
-        beyond = np.maximum(away - half, 0.0) / max(2 * half, 2 * _SECONDS_A_DAY)
+        falls_in = min(max(2 * half, 2 * _SECONDS_A_DAY), 30 * _SECONDS_A_DAY)
+        beyond = np.maximum(away - half, 0.0) / falls_in
         return np.asarray(np.exp2(-(beyond**2)))
 
 

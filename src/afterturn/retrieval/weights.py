@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,15 +16,17 @@ class Weights:
     """
 
     # Per standard deviation over all that is ranked.
-    lexical: float = 0.2
-    vector: float = 0.55
+    lexical: float = 0.15
+    vector: float = 0.6
     previous: float = 0.2
     following: float = 0.2
     session: float = 0.3
     session_lexical: float = 0.1
     # For all of the question's rare words.
-    coverage: float = 2.5
-    thread_coverage: float = 2.0
+    coverage: float = 1.5
+    thread_coverage: float = 1.5
+    # How much more the words count where there is no vector of the question to help them.
+    words_alone: float = 1.7
     # For what holds.
     speaker: float = 1.7
     user_side: float = 1.7
@@ -40,7 +42,17 @@ class Weights:
     recency_half_life_days: float = 30.0
     # Okapi's parameters.
     k1: float = 0.9
-    b: float = 0.6
+    b: float = 0.7
+
+    def without_vector(self) -> Weights:
+        """The weights for a question of words alone."""
+        return replace(
+            self,
+            lexical=self.words_alone * self.lexical,
+            session_lexical=self.words_alone * self.session_lexical,
+            coverage=self.words_alone * self.coverage,
+            thread_coverage=self.words_alone * self.thread_coverage,
+        )
 
 
 DEFAULT_WEIGHTS = Weights()
