@@ -127,7 +127,8 @@ async def test_a_restored_database_holds_what_the_lost_one_held(office: Office) 
     """Erased by scope, by session, by turn, with and without what was learned elsewhere."""
     desk = office.desk
     await _some_months(desk)
-    token = await desk.token(BOB)
+    await desk.forget(DAVE)
+    tokens = {scope: await desk.token(scope) for scope in (BOB, DAVE)}
     await office.back_up()
     before = await held(desk.database)
     await desk.forget(CHAT_1, named={"turn_ids": [], "record_ids": [], "session": "b"})
@@ -149,7 +150,7 @@ async def test_a_restored_database_holds_what_the_lost_one_held(office: Office) 
             (BOB.path, "scope"),
         ]
         # The two named erases took what had been learned at the user as well.
-        assert (report.entries, report.known, report.newer) == (7, 0, 0)
+        assert (report.entries, report.known, report.newer) == (8, 1, 0)
         assert (report.not_held, report.advanced) == (1, 2)
         assert [each[1:] for each in report.own] == [(CAROL.path, "app", "T-8")]
         assert _without_links(await held(parts.database)) == _without_links(left)
@@ -158,14 +159,15 @@ async def test_a_restored_database_holds_what_the_lost_one_held(office: Office) 
 
         # A turn that began before the erase is still refused, in whichever database.
         other = Desk(parts.database, parts._settings)
-        assert (await other.stage(BOB, "late", token=token)).verdict == "stale"
+        for scope, token in tokens.items():
+            assert (await other.stage(scope, "late", token=token)).verdict == "stale"
         (entry,) = await erased(parts.database, BOB)
         (first,) = await erased(desk.database, BOB)
         assert entry.replays == first.hash
-        assert [each.what for each in await erased(parts.database, DAVE)] == ["scope"]
+        assert [each.what for each in await erased(parts.database, DAVE)] == ["scope", "scope"]
 
         again = await replay(parts, log)
-        assert (again.known, again.erased, again.not_held, again.own) == (7, (), 0, ())
+        assert (again.known, again.erased, again.not_held, again.own) == (8, (), 0, ())
         assert again.newer == 0
         await other.forget(DAVE)
         assert (await replay(parts, log)).newer == 1
@@ -268,6 +270,25 @@ async def test_acknowledged_turns_of_scopes_that_were_only_advanced_are_kept(
         await replay(parts, log)
         other = Desk(parts.database, parts._settings)
         assert await other.record(staged) == "recorded 1"
+
+
+async def test_such_turns_are_kept_where_the_erased_scope_did_not_come_back(
+    office: Office,
+) -> None:
+    """The erased user came after the backup; the scope above was advanced for them."""
+    desk = office.desk
+    staged = await desk.stage(ACME, "waiting")
+    await office.back_up()
+    await desk.record(staged)
+    await _learn(desk, BOB, "t5", "a", ACME)
+    await desk.forget(BOB)
+    log = await office.log()
+    async with office.restore() as parts:
+        report = await replay(parts, log)
+        assert (report.erased, report.not_held, report.advanced) == ((), 1, 1)
+        other = Desk(parts.database, parts._settings)
+        assert await other.record(staged) == "recorded 1"
+        assert (await verify_database(parts.database)).is_whole
 
 
 async def _counts(database: Database) -> list[int]:
