@@ -467,6 +467,14 @@ begin
     perform afterturn.count_rows(p_id, 'schedules', afterturn.forget_schedules(p_path));
 end $$;
 
+-- The scopes by whose locks these are held. Each lock takes a place in a table that all sessions
+-- of the server share: for many scopes, their roots.
+create or replace function afterturn.lock_places(p_paths text[]) returns text[]
+language sql immutable as $$
+    select case when cardinality(p_paths) <= 100 then p_paths else array(
+        select distinct (afterturn.covering(p.path))[1] from unnest(p_paths) p(path) order by 1) end
+$$;
+
 -- The last transaction. `verdict` is busy (somebody holds a lock: end the transaction, wait a
 -- little, try again), lost, or done.
 create or replace function afterturn.forget_final(
@@ -497,11 +505,12 @@ begin
     outside := afterturn.outside_paths(p_path, turn_ids, named_session);
     -- What is only relinked outside needs the lock that every writer there takes, no more.
     if keeps then
-        perform afterturn.lock_shared(outside || trim_array(afterturn.covering(p_path), 1));
+        perform afterturn.lock_shared(
+            afterturn.lock_places(outside) || trim_array(afterturn.covering(p_path), 1));
     else
         alone := alone || outside;
     end if;
-    if not afterturn.try_lock_exclusive(alone) then
+    if not afterturn.try_lock_exclusive(afterturn.lock_places(alone)) then
         verdict := 'busy';
         return;
     end if;
@@ -613,9 +622,9 @@ begin
     select * into job from afterturn.jobs j where j.id = p_id;
     if job.request ->> 'derived' = 'erase' then
         insert into afterturn.erase_intents (path, job_id)
-        select o.path, p_id from unnest(afterturn.outside_paths(
+        select o.path, p_id from unnest(afterturn.lock_places(afterturn.outside_paths(
             p_path, afterturn.named_turns(p_path, job.request),
-            job.request -> 'named' ->> 'session')) o(path)
+            job.request -> 'named' ->> 'session'))) o(path)
         on conflict do nothing;
     end if;
     return true;

@@ -128,7 +128,14 @@ MUTANTS: Final = (
     Mutant(
         "EXCLUSIVE in the final transaction",
         ERASED,
-        (Change(FORGET, "forget_final", "not afterturn.try_lock_exclusive(alone)", "false"),),
+        (
+            Change(
+                FORGET,
+                "forget_final",
+                "not afterturn.try_lock_exclusive(afterturn.lock_places(alone))",
+                "false",
+            ),
+        ),
         (
             f"{STEPPED}::test_an_uncommitted_writer_holds_the_final_back_and_its_row_is_erased",
             f"{FORGETS}::test_a_forget_of_a_busy_scope_waits_for_the_writer_only",

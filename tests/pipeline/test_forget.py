@@ -6,6 +6,7 @@ import pytest
 
 from afterturn.errors import ErasedScope, ErasePending, StaleTurn
 from afterturn.jobs.tally import Tally
+from afterturn.lifecycle import Derived
 from afterturn.records import MemoryRecord, Source
 from afterturn.scope import MemoryScope
 from afterturn.writes import WriteRequest
@@ -452,3 +453,31 @@ async def test_a_message_that_is_named_before_it_is_recorded_is_never_recorded(
     assert [text for _, text in await desk.texts()] == ["fine", "fine"]
     rows = await desk.rows("select query, answer from afterturn.turns")
     assert rows == [{"query": None, "answer": "fine"}]
+
+
+@pytest.mark.parametrize("derived", ["erase", "keep"])
+async def test_what_was_learned_in_very_many_scopes_goes_in_one_transaction(
+    desk: Desk, derived: Derived
+) -> None:
+    """Their locks are not taken one by one: the server's table of locks is not endless."""
+    await learn(desk, CHAT_1, "t1")
+    writing = PostgresWriting(desk.database, desk.settings)
+    scopes = [MemoryScope.of("globex", f"user-{n}", "chat") for n in range(150)]
+    for scope in scopes:
+        written = fact(scope, "w", "written", [source(CHAT_1, "t1")])
+        await writing.write(WriteRequest(scope=scope, records=(written,)))
+    job = await desk.claim_job(await desk.enqueue_forget(CHAT_1, derived=derived))
+    assert job is not None
+    async with desk.database.connection() as conn, conn.transaction():
+        verdict = await conn.fetchval(
+            "select verdict from afterturn.forget_final($1, $2, $3, '30s')",
+            job.lease.job_id, job.lease.token, CHAT_1.stored_path,
+        )  # fmt: skip
+        assert verdict == "done"
+        locks = "select count(*) from pg_locks where locktype = 'advisory' and pid = $1"
+        assert await conn.fetchval(locks, conn.get_server_pid()) < 20
+    left = await desk.texts(pending=True)
+    assert len(left) == (0 if derived == "erase" else 150)
+    assert "chat-1" not in repr(await desk.rows("select * from afterturn.memory_sources"))
+    begun = await desk.token(scopes[7])
+    assert [path for path, _ in begun] == ([scopes[7].path] if derived == "erase" else [])
