@@ -1,6 +1,7 @@
 """What an erase costs, as ratios measured in one run.
 
-    python bench/erase.py [--sizes 1000,100000,1000000] [--only tokens,forget,receipt] [--json]
+    python bench/erase.py [--sizes 1000,100000,1000000] [--beside 200000]
+        [--only tokens,forget,receipt] [--json]
 
 tokens   the check of a token with a thousand and with a million rows in `scope_generations`, in
          two databases of one server, rounds interleaved;
@@ -152,7 +153,7 @@ def percentile_99(taken: list[float]) -> float:
     return statistics.quantiles(taken, n=100)[98]
 
 
-async def forgets(home: Path, sizes: list[int]) -> dict[str, float]:
+async def forgets(home: Path, sizes: list[int], beside_rows: int) -> dict[str, float]:
     """Ratios of forget to DELETE, and what other users notice."""
     figures: dict[str, float] = {}
     settings = Settings(home=home, extractor="none", embedder="none", takeover_seconds=0.0)
@@ -183,7 +184,8 @@ async def forgets(home: Path, sizes: list[int]) -> dict[str, float]:
             figures[f"forget / chunked DELETE, {size}"] = statistics.median(
                 mine
             ) / statistics.median(plain)
-        figures |= await beside(memory, connection, home, max(sizes))
+        if beside_rows:
+            figures |= await beside(memory, connection, home, beside_rows)
         figures["deadlocks"] = float(
             await connection.fetchval(
                 "select deadlocks from pg_stat_database where datname = current_database()"
@@ -282,6 +284,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sizes", default="1000,100000,1000000")
+    parser.add_argument("--beside", type=int, default=200_000, metavar="RECORDS")
     parser.add_argument("--only", default="tokens,forget,receipt")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -292,7 +295,9 @@ def main() -> int:
             figures |= asyncio.run(token_checks(home))
     if "forget" in chosen:
         with own_home() as home:
-            figures |= asyncio.run(forgets(home, [int(s) for s in options.sizes.split(",")]))
+            figures |= asyncio.run(
+                forgets(home, [int(s) for s in options.sizes.split(",")], options.beside)
+            )
     if "receipt" in chosen:
         with own_home() as home:
             figures |= receipts(home)
