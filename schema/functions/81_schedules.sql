@@ -1,5 +1,8 @@
 -- Erases to come, and retention rules. A schedule is a row; the sweep turns what is due into jobs,
 -- in the transaction that marks the schedule, so that any number of sweeps make one job of it.
+--
+-- A schedule's row is locked after lane locks and after the rows of jobs and memories; whoever
+-- holds one locks at most the erase log's head after it.
 
 -- The next time a rule is looked at: by its zone's clock once a day (a time that a day skips comes
 -- after the gap, one that it repeats comes once), else often enough for its age, hourly at most.
