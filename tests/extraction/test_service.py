@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -473,3 +474,19 @@ async def test_the_names_of_speakers_are_shown(server: ModelServer) -> None:
     assert server.asked[0].turns == [
         {"turn": 1, "time": "Friday 2025-05-09 12:00", "Nora": said.query, "Mia": said.answer}
     ]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [Reply.facts([FACT]), Reply("rubbish"), Reply("oops", status=500), Reply("no", status=400)],
+    ids=["good", "rubbish", "500", "400"],
+)
+async def test_nothing_that_was_said_is_logged(
+    server: ModelServer, reply: Reply, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not by us and not by the client, even where everything is logged."""
+    caplog.set_level(logging.DEBUG)
+    server.script = always(reply)
+    await extracted(server, SECRET)
+    assert SECRET in server.asked[0].text
+    assert SECRET not in caplog.text

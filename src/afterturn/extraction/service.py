@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import logging
 import os
 import re
 import time
@@ -191,16 +192,20 @@ class MemoryExtractionService:
 
 
 _KEY: Final = "OPENAI_API_KEY"
+_LOGGERS: Final = ("openai", "httpx", "httpcore", "httpx2", "httpcore2")
 
 
 def _require_openai() -> None:
-    """Imported here, before a loop runs: it takes a second."""
+    """Import it here, before a loop runs: it takes a second."""
     if importlib.util.find_spec("openai") is None:
         raise ConfigurationError(
             "The extraction model needs a package that is not installed",
             hint='Install it: pip install "afterturn[openai]".',
         )
     importlib.import_module("openai")
+    for name in _LOGGERS:
+        # At DEBUG they log what is sent, and so what people said.
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _prose(text: str | None) -> str:
