@@ -29,6 +29,15 @@ logging.getLogger("afterturn").addHandler(logging.NullHandler())
 _jobs = logging.getLogger("afterturn.jobs")
 
 
+_CLIENTS: Final = ("openai", "httpx", "httpcore", "httpx2", "httpcore2")
+
+
+def silence_clients() -> None:
+    """Keep the clients of models from logging what is sent, as they do at DEBUG."""
+    for name in _CLIENTS:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
 def log_outcome(
     kind: str, outcome: str, jobs: Sequence[int], *, reason: str = "", seconds: float | None = None
 ) -> None:

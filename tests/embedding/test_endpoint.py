@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import traceback
 from collections.abc import Callable, Iterator
 
@@ -73,6 +74,14 @@ def test_many_texts_go_in_several_requests_and_long_ones_are_cut(server: ModelSe
     assert len(server.asked) > 1
     longest = max(len(text) for asked in server.asked for text in asked.body["input"])
     assert longest == TEXT_CHARACTERS_MAX
+
+
+def test_no_text_is_logged(server: ModelServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Not by the client either, where everything is logged."""
+    caplog.set_level(logging.DEBUG)
+    composed(server).embed([SECRET])
+    assert SECRET in server.asked[0].body["input"]
+    assert SECRET not in caplog.text
 
 
 def test_a_known_model_can_be_shortened(server: ModelServer) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from afterturn.errors import ConfigurationError, MemoryUnavailable
+from afterturn.logs import silence_clients
 from afterturn.settings import Settings
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class EndpointEmbedder:
                 "AFTERTURN_EMBEDDER=openai:MODEL needs the openai client",
                 hint='Install it: pip install "afterturn[openai]".',
             )
+        silence_clients()
         dim = settings.embedder_dim or DIMS.get(model)
         if not model or dim is None:
             raise ConfigurationError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import logging
 import os
 import re
 import time
@@ -22,6 +21,7 @@ from afterturn.extraction.drafts import Drafts
 from afterturn.extraction.policy import FactPolicy
 from afterturn.extraction.prompt import messages, repair, turn_line
 from afterturn.extraction.sentences import pieces
+from afterturn.logs import silence_clients
 from afterturn.settings import Settings
 from afterturn.turns import ExtractionRequest, ExtractionResult, FinishedTurn
 
@@ -192,7 +192,6 @@ class MemoryExtractionService:
 
 
 _KEY: Final = "OPENAI_API_KEY"
-_LOGGERS: Final = ("openai", "httpx", "httpcore", "httpx2", "httpcore2")
 
 
 def _require_openai() -> None:
@@ -203,9 +202,7 @@ def _require_openai() -> None:
             hint='Install it: pip install "afterturn[openai]".',
         )
     importlib.import_module("openai")
-    for name in _LOGGERS:
-        # At DEBUG they log what is sent, and so what people said.
-        logging.getLogger(name).setLevel(logging.WARNING)
+    silence_clients()
 
 
 def _prose(text: str | None) -> str:
