@@ -32,7 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,14 @@ select $1, r.id, false, $1, r.session, 'episodic', 'bench', r.text,
     '{"speaker_name": "Alice"}'::jsonb, 0.5, r.at, r.at, $2, 0, r.vector
 from unnest($3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::bytea[])
     r(id, session, text, at, vector)
+"""
+# The records of one path again, in so many other scopes.
+_COPY = """
+insert into afterturn.memories (path, record_id, pending, turn_path, session, layer, origin, text,
+    metadata, importance, occurred_at, recorded_at, content, revision, embedding)
+select 'v1/foreign/u' || n || '/', record_id, pending, 'v1/foreign/u' || n || '/', session, layer,
+    origin, text, metadata, importance, occurred_at, recorded_at, content, revision, embedding
+from afterturn.memories, generate_series(1, $2::integer) n where path = $1
 """
 _MOVE = "select content from afterturn.move_content(array[$1], false)"
 # Another process: three more records, written and flushed as anybody would.
@@ -253,8 +261,8 @@ def peer_is_missing() -> str:
     return ", ".join(missing)
 
 
-@contextlib.asynccontextmanager
-async def peer_database(home: Path) -> AsyncIterator[str]:
+@contextlib.contextmanager
+def peer_database(home: Path) -> Iterator[str]:
     """PostgreSQL with pgvector from pgserver's wheel, run by an ordinary user, on a socket."""
     import pgserver
 
@@ -353,7 +361,7 @@ async def measure(home: Path, sizes: Sequence[int], foreign: int) -> dict[str, d
         if missing:
             print(f"LangGraph's store was not measured: {missing} not installed", file=sys.stderr)
         else:
-            async with peer_database(home / "peer") as theirs:
+            with peer_database(home / "peer") as theirs:
                 for size in [size for size in sizes if size <= 10_000]:
                     scope = root.child(f"n{size}")
                     figures[f"peer {size}"] = await peer(memory, theirs, scope, size, embedder)
@@ -367,9 +375,9 @@ async def measure(home: Path, sizes: Sequence[int], foreign: int) -> dict[str, d
         if foreign:
             scope = root.child(f"n{sizes[0]}")
             before = await warm(memory, database, scope, embedder)
-            each = foreign // 20
-            for number in range(20):
-                await fill(database, MemoryScope.of("foreign", f"u{number}"), each)
+            copies = foreign // sizes[0]
+            await database.execute(_COPY, f"{scope.path}/", copies, timeout=900)
+            await database.execute("analyze afterturn.memories")
             after = await warm(memory, database, scope, embedder)
             figures["foreign"] = {
                 "before_ms": before["retrieve_ms"],
