@@ -186,7 +186,8 @@ async def _replay(log: LogFile, settings: Settings) -> ReplayReport:
     from afterturn.erase_log.replaying import Replay
     from afterturn.parts import PostgresParts
 
-    parts = await PostgresParts.open(settings)
+    # No worker is at it yet: nobody is waited for.
+    parts = await PostgresParts.open(settings.model_copy(update={"takeover_seconds": 0.0}))
     try:
         with _progress() as on_progress:
             replay = Replay(parts.database, parts.lifecycle, on_progress=on_progress)
