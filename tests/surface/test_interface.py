@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
+from collections.abc import Container
 from typing import Any
 
 import pytest
@@ -149,19 +151,24 @@ def test_every_public_thing_is_documented() -> None:
 
 @pytest.mark.parametrize("kind", sorted(SIGNATURES))
 def test_methods_take_what_is_documented(kind: str) -> None:
-    """Names, order, kinds and defaults of the arguments."""
+    """Names, order, kinds and defaults; others may only join by name, with defaults."""
     for method, expected in SIGNATURES[kind].items():
-        assert _shown(getattr(getattr(afterturn, kind), method)) == expected, method
+        thing = getattr(getattr(afterturn, kind), method)
+        documented = set(re.findall(r"\w+", expected))
+        joined = [each for each in _parameters(thing) if each.name not in documented]
+        assert {each.kind for each in joined} <= {inspect.Parameter.KEYWORD_ONLY}, method
+        assert not any(each.default is inspect.Parameter.empty for each in joined), method
+        assert _shown(thing, documented) == expected, method
 
 
 def test_functions_take_what_is_documented() -> None:
     """Pure functions of the front door."""
-    assert _shown(afterturn.turn_records, bound=True) == (
+    assert _shown(afterturn.turn_records) == (
         "(*, query, answer, scope, extra_metadata=None, turn_id=None)"
     )
-    assert _shown(afterturn.scope_from_path, bound=True) == "(path)"
-    assert _shown(afterturn.covering_paths, bound=True) == "(path)"
-    assert _shown(afterturn.validate_extractor, bound=True) == "(extractor)"
+    assert _shown(afterturn.scope_from_path) == "(path)"
+    assert _shown(afterturn.covering_paths) == "(path)"
+    assert _shown(afterturn.validate_extractor) == "(extractor)"
     assert afterturn.MAX_DEPTH == 8
 
 
@@ -226,11 +233,18 @@ def test_turn_records_are_pure() -> None:
     assert turn_records(**given) == turn_records(**given)
 
 
-def _shown(thing: Any, *, bound: bool = False) -> str:
+def _parameters(thing: Any) -> list[inspect.Parameter]:
     """The arguments without `self` and without types."""
-    signature = inspect.signature(thing)
-    parameters = list(signature.parameters.values())
-    if not bound and parameters and parameters[0].name in {"self", "cls"}:
-        parameters = parameters[1:]
-    bare = [each.replace(annotation=inspect.Parameter.empty) for each in parameters]
-    return str(inspect.Signature(bare))
+    parameters = [
+        each.replace(annotation=inspect.Parameter.empty)
+        for each in inspect.signature(thing).parameters.values()
+    ]
+    return parameters[1:] if parameters and parameters[0].name == "self" else parameters
+
+
+def _shown(thing: Any, documented: Container[str] | None = None) -> str:
+    """The arguments, all or those that are documented, as Python writes them."""
+    parameters = _parameters(thing)
+    if documented is not None:
+        parameters = [each for each in parameters if each.name in documented]
+    return str(inspect.Signature(parameters))
