@@ -17,45 +17,58 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     at timestamptz := afterturn.clock();
     heads bigint[];
-    head afterturn.jobs;
-    head_id bigint;
+    head_paths text[];
+    tried boolean[];
     taken bigint[] := '{}';
     calls bigint[] := '{}';
     more bigint[];
     found_calls integer := 0;
 begin
     perform afterturn.bury('extract', p_ids, p_max_attempts);
-    heads := array(
-        select j.id from afterturn.jobs j
+    -- One head a scope; of those that nobody named the oldest and, where one scope has much waiting,
+    -- the newest, so that it hides no other.
+    with seen as (
+        select j.id, j.path, j.attempts > 0 or p_turns = 1 as alone, 0 as rank, j.ready_at
+        from afterturn.jobs j
         where j.id = any(p_ids) and j.kind = 'extract' and j.finished_at is null
-            and j.ready_at <= at and (j.lease_token is null
-                or not afterturn.is_suspect(j.attempts, p_max_attempts))
-        order by j.id);
-    heads := heads || array(
-        select j.id from afterturn.jobs j
-        where j.kind = 'extract' and j.finished_at is null and j.blocked_by is null
-            and j.lease_token is null and j.ready_at <= at and not j.id = any(heads)
-        order by j.ready_at limit 4 * p_calls);
-    foreach head_id in array heads loop
+            and j.lease_token is null and j.ready_at <= at
+        union all
+        (select j.id, j.path, j.attempts > 0 or p_turns = 1, 1, j.ready_at
+         from afterturn.jobs j
+         where j.kind = 'extract' and j.finished_at is null and j.blocked_by is null
+            and j.lease_token is null and j.ready_at <= at
+         order by j.ready_at limit 400)
+        union all
+        (select j.id, j.path, j.attempts > 0 or p_turns = 1, 1, j.ready_at
+         from afterturn.jobs j
+         where j.kind = 'extract' and j.finished_at is null and j.blocked_by is null
+            and j.lease_token is null and j.ready_at <= at
+         order by j.ready_at desc limit 100)),
+    chosen as (
+        select distinct on (s.path, case when s.alone then s.id end) s.*
+        from seen s order by s.path, case when s.alone then s.id end, s.rank, s.ready_at, s.id)
+    select array_agg(c.id order by c.rank, c.ready_at, c.id),
+        array_agg(c.path order by c.rank, c.ready_at, c.id),
+        array_agg(c.alone order by c.rank, c.ready_at, c.id)
+    into heads, head_paths, tried from chosen c;
+    for n in 1..coalesce(cardinality(heads), 0) loop
         exit when found_calls >= p_calls;
-        continue when head_id = any(taken);
-        select * into head from afterturn.jobs j
-        where j.id = head_id and j.finished_at is null and j.ready_at <= at
-            and (j.lease_token is null or not afterturn.is_suspect(j.attempts, p_max_attempts))
-        for update skip locked;
-        continue when not found;
-        if head.attempts > 0 or p_turns = 1 then
-            more := array[head.id];
+        if tried[n] then
+            more := array[heads[n]];
         else
+            -- Calls take the oldest first, so one that is under way holds some of the oldest.
             continue when exists (
-                select from afterturn.jobs o
-                where o.path = head.path and o.kind = 'extract' and o.finished_at is null
-                    and o.lease_token is not null and o.attempts = 1 and o.ready_at > at);
+                select from (
+                    select o.lease_token, o.attempts, o.ready_at from afterturn.jobs o
+                    where o.path = head_paths[n] and o.kind = 'extract'
+                        and o.finished_at is null
+                    order by o.id limit 200) o
+                where o.lease_token is not null and o.attempts = 1 and o.ready_at > at);
             more := array(
                 select m.id from afterturn.jobs m
-                where m.path = head.path and m.kind = 'extract' and m.finished_at is null
+                where m.path = head_paths[n] and m.kind = 'extract' and m.finished_at is null
                     and m.lease_token is null and m.attempts = 0
-                order by m.id limit p_turns for update skip locked);
+                order by m.id limit p_turns);
             more := array(
                 select s.id from (
                     select m.id, row_number() over (order by m.id) as place,
@@ -66,7 +79,11 @@ begin
                     where m.id = any(more)) s
                 where s.place = 1 or s.bytes <= p_bytes order by s.id);
         end if;
-        -- Leased at once: the next head of this scope sees that a call is under way.
+        more := array(
+            select m.id from afterturn.jobs m
+            where m.id = any(more) and m.finished_at is null and m.lease_token is null
+            order by m.id for update skip locked);
+        continue when cardinality(more) = 0;
         update afterturn.jobs j
         set lease_token = gen_random_uuid(), attempts = j.attempts + 1,
             ready_at = at + p_lease, ring_at = at + p_lease

@@ -188,6 +188,12 @@ async def test_a_hung_call_never_delays_other_scopes(bench: Bench) -> None:
     await bench.staged(ALICE, "of-alice")
     running = asyncio.create_task(bench.runner.run("extract", []))
     await asyncio.to_thread(hung.wait)
+    # Much of the same scope waits, and has waited longer than what comes next.
+    await bench.desk.value(
+        "insert into afterturn.jobs (kind, path, turn_id, ready_at, ring_at, created_at) "
+        "select 'extract', $1, 'w' || n, now(), now(), now() from generate_series(1, 1000) n",
+        ALICE.stored_path,
+    )
     await bench.staged(BOB, "b1", "b2")
     await bench.staged(CAROL, "c1")
     while len(await bench.facts()) < 3:
