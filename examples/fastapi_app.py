@@ -10,6 +10,7 @@ uvicorn --app-dir examples fastapi_app:app --workers 4               # the same 
 Turns are processed by the fleet: start `afterturn up` beside it.
 """
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
@@ -92,4 +93,4 @@ def model(memories: str, text: str) -> str:
 if __name__ == "__main__":
     import uvicorn
 
-    uvicorn.run(app)
+    uvicorn.run(app, port=int(os.environ.get("PORT", "8000")))

@@ -69,4 +69,4 @@ def model(memories: str, text: str) -> str:
 
 if __name__ == "__main__":
     with memory:
-        app.run(threaded=True)
+        app.run(port=int(os.environ.get("PORT", "5000")), threaded=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -172,3 +173,34 @@ async def test_fastapi_with_many_requests_at_once(settings: Settings) -> None:
     counted = await _transcripts(settings, "fastapi")
     assert counted == {f"user-{user}": (0 if user == 3 else TURNS) for user in range(USERS)}
     assert await connections(settings) == 0
+
+
+@pytest.mark.parametrize("name", ["flask_app", "fastapi_app"])
+def test_the_documented_command_starts_it(
+    settings: Settings, name: str, database_connections: Callable[[], int]
+) -> None:
+    """`python examples/….py`, one message, Ctrl-C: it answers and ends without a word too many."""
+    docstring = (EXAMPLES / f"{name}.py").read_text().split('"""')[1]
+    assert f"\npython examples/{name}.py " in docstring
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with subprocess.Popen(
+        [sys.executable, str(EXAMPLES / f"{name}.py")],
+        env={**environment(settings), "PORT": str(port)},
+        stderr=subprocess.STDOUT,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        try:
+            assert any(f"http://127.0.0.1:{port}" in line for line in server.stdout)
+            url = f"http://127.0.0.1:{port}/users/alice"
+            answer = httpx.post(f"{url}/messages", json=_said(0, 0), timeout=30)
+            assert answer.json()["handed_over"] == "staged"
+            assert sum(httpx.delete(url, timeout=30).json()["erased"].values()) >= 1
+        finally:
+            server.send_signal(signal.SIGINT)
+            log = server.stdout.read()
+    assert "Traceback" not in log
+    assert database_connections() == 0
