@@ -161,20 +161,22 @@ async def forgets(home: Path, sizes: list[int], beside_rows: int) -> dict[str, f
         url = (await asyncio.to_thread(embedded.ensure, home)).database_url
         connection = await asyncpg.connect(url)
         await connection.execute("create table plain (like afterturn.memories including all)")
-        await memory.forget(MemoryScope.of("warm"))
         await finishes(memory, lambda: True, 200)
         for size in sizes:
-            repeats = 9 if size <= 1_000 else 1
+            repeats = 41 if size <= 1_000 else 1
             mine: list[float] = []
             plain: list[float] = []
-            for at in range(repeats):
-                scope = MemoryScope.of("acme", f"user-{size}-{at}")
+            scopes = [MemoryScope.of("acme", f"user-{size}-{at}") for at in range(repeats)]
+            for scope in scopes:
                 for table in ("plain", "afterturn.memories"):
                     await connection.execute(_FILL.format(table=table), scope.stored_path, size)
-                    await connection.execute(f"vacuum analyze {table}")
-                await connection.execute("checkpoint")
+            await connection.execute("vacuum analyze plain, afterturn.memories")
+            await connection.execute("checkpoint")
+            for at in range(10):  # as in a process that has done so before: plans are made
+                await memory.forget(MemoryScope.of("warm", str(at)))
+                await plain_delete(connection, MemoryScope.of("warm", str(at)).stored_path)
+            for scope in scopes:
                 plain.append(await plain_delete(connection, scope.stored_path))
-                await connection.execute("checkpoint")
                 start = time.perf_counter()
                 receipt = await memory.forget(scope)
                 mine.append(time.perf_counter() - start)
