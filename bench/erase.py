@@ -51,6 +51,8 @@ LIMITS: Final = {
     "deadlocks": 0.0,
 }
 CHUNK: Final = 2_000
+BESIDE_ROUNDS: Final = 4
+_PENDING = "select exists (select from afterturn.erase_intents)"
 _FILL = """
 insert into {table} (path, record_id, pending, turn_path, turn_id, session, layer, origin, text,
     metadata, importance, recorded_at, content, revision)
@@ -163,7 +165,7 @@ async def forgets(home: Path, sizes: list[int], beside_rows: int) -> dict[str, f
         await connection.execute("create table plain (like afterturn.memories including all)")
         await finishes(memory, lambda: True, 200)
         for size in sizes:
-            repeats = 41 if size <= 1_000 else 1
+            repeats = 41 if size <= 1_000 else 3 if size <= 100_000 else 1
             mine: list[float] = []
             plain: list[float] = []
             scopes = [MemoryScope.of("acme", f"user-{size}-{at}") for at in range(repeats)]
@@ -201,23 +203,26 @@ async def forgets(home: Path, sizes: list[int], beside_rows: int) -> dict[str, f
 async def beside(
     memory: Memory, connection: asyncpg.Connection[Any], home: Path, size: int
 ) -> dict[str, float]:
-    """Other users' finish while another process erases, and while none does."""
-    scope = MemoryScope.of("acme", "beside")
-    await connection.execute(_FILL.format(table="afterturn.memories"), scope.stored_path, size)
-    await connection.execute("vacuum analyze afterturn.memories")
-    await connection.execute("checkpoint")
-    quiet = await finishes(memory, lambda: True, 1_000)
+    """Other users' finish while another process erases, and while none does, in turns."""
+    quiet: list[float] = []
+    busy: list[float] = []
     command = [str(Path(sys.executable).with_name("afterturn")), "forget", "acme/beside", "--json"]
-    with subprocess.Popen(  # noqa: ASYNC220 - it starts at once
-        command, env={**os.environ, "AFTERTURN_HOME": str(home)}, stdout=subprocess.PIPE
-    ) as forgetting:
-        pending = "select exists (select from afterturn.erase_intents)"
-        while not await connection.fetchval(pending):
-            await asyncio.sleep(0.01)
-        busy = await finishes(memory, lambda: forgetting.poll() is not None, 1)
-        assert forgetting.stdout is not None
-        receipt = json.loads(forgetting.stdout.read())
-    assert receipt["counts"]["memories"] == size
+    scope = MemoryScope.of("acme", "beside")
+    for _ in range(BESIDE_ROUNDS):
+        part = size // BESIDE_ROUNDS
+        await connection.execute(_FILL.format(table="afterturn.memories"), scope.stored_path, part)
+        await connection.execute("vacuum analyze afterturn.memories")
+        await connection.execute("checkpoint")
+        quiet += await finishes(memory, lambda: True, 300)
+        with subprocess.Popen(  # noqa: ASYNC220 - it starts at once
+            command, env={**os.environ, "AFTERTURN_HOME": str(home)}, stdout=subprocess.PIPE
+        ) as forgetting:
+            while not await connection.fetchval(_PENDING):
+                await asyncio.sleep(0.01)
+            busy += await finishes(memory, lambda: forgetting.poll() is not None, 1)
+            assert forgetting.stdout is not None
+            receipt = json.loads(forgetting.stdout.read())
+        assert receipt["counts"]["memories"] == part
     return {
         "finishes beside a forget": float(len(busy)),
         "finish p99 undisturbed, ms": percentile_99(quiet) * 1e3,
