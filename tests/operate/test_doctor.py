@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 from pydantic import SecretStr
 
-from afterturn import Memory, MemoryScope, doctor
+from afterturn import Memory, MemoryScope
 from afterturn.cli import main
 from afterturn.doctor import Check, Doctor, check_flower_guarded
 from afterturn.migrations import migrate
@@ -64,9 +65,8 @@ async def test_probes_that_nobody_took_are_no_work_for_later(
 
 async def test_an_old_job_is_wrong_although_everything_answers(asked: Settings) -> None:
     """Older than the bound, that is."""
-    async with Memory(asked) as memory:
-        async with memory.turn(SCOPE) as turn:
-            await turn.finish("one", "two")
+    async with Memory(asked) as memory, memory.turn(SCOPE) as turn:
+        await turn.finish("one", "two")
     assert "work" not in await _found(asked, oldest_seconds=3_600)
     found = await _found(asked, oldest_seconds=0.0)
     assert "the oldest record job has waited" in found["work"].says
@@ -147,9 +147,9 @@ async def test_what_stands_in_the_database(
 async def test_a_ledger_that_breaks_a_rule(asked: Settings, server_url: str) -> None:
     """The rule is named, and where to look."""
     async with _copy(asked, server_url) as url:
-        async with Memory(asked.model_copy(update={"database_url": url})) as memory:
-            async with memory.turn(SCOPE) as turn:
-                await turn.finish("one", "two")
+        there = asked.model_copy(update={"database_url": url})
+        async with Memory(there) as memory, memory.turn(SCOPE) as turn:
+            await turn.finish("one", "two")
         await _execute(url, "update afterturn.jobs set outcome = 'done'")
         found = await _found(asked.model_copy(update={"database_url": url}))
         assert "ended without an outcome" in found["ledger"].says
@@ -178,8 +178,8 @@ async def test_a_login_that_lacks_rights(asked: Settings, database_url: str) -> 
 
 async def test_clocks_that_differ(asked: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """By more than a slow answer explains."""
-    real = doctor.time.time
-    monkeypatch.setattr(doctor.time, "time", lambda: real() + 60)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 60)
     found = await _found(asked)
     assert found.keys() - NOBODY_WORKS == {"clocks"}
     assert "differ by 60 s" in found["clocks"].says
