@@ -14,12 +14,17 @@ from pathlib import Path
 import pytest
 
 from afterturn import embedded
-from tests.docs.pages import DOCS
+from tests.docs.pages import DOCS, blocks
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow]
 
 TUTORIAL = DOCS / "tutorial"
 AFTERTURN = Path(sys.executable).with_name("afterturn")
+_CELL = """
+import ast, asyncio, sys
+cell = compile(sys.stdin.read(), "page", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+asyncio.run(eval(cell))
+"""
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
@@ -74,6 +79,20 @@ def test_the_programs_print_what_the_page_shows(environment: dict[str, str]) -> 
         [AFTERTURN, "erased", "acme/alice"], env=environment, capture_output=True, text=True
     )
     assert "she asked" in done.stdout
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_first_program_of_a_page_runs(environment: dict[str, str], page: str) -> None:
+    """As in a notebook, where `await` needs no function."""
+    program = next(each.text for each in blocks("python") if str(each.page) == page)
+    done = subprocess.run(
+        [sys.executable, "-c", _CELL],
+        env=environment,
+        input=program,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def _undated(text: str) -> list[str]:
