@@ -4,7 +4,8 @@
 -- oldest waiting turns of one scope, up to p_turns and p_bytes of text, while no other first call
 -- of that scope is under way. A turn that failed before makes a call of its own, and nobody waits
 -- for it: one bad turn costs its neighbours one retry. With p_turns = 1 every call is one turn, and
--- a scope may have several under way. Suspects of a lost worker are claimed by `claim_turns`.
+-- a scope may have several under way. Of jobs whose worker was lost suspects are left to
+-- `claim_turns`; the others count as new.
 create or replace function afterturn.claim_extracts(
     p_ids bigint[], p_calls integer, p_turns integer, p_bytes bigint, p_max_attempts integer,
     p_lease interval)
@@ -28,10 +29,12 @@ begin
     -- One head a scope; of those that nobody named the oldest and, where one scope has much waiting,
     -- the newest, so that it hides no other.
     with seen as (
-        select j.id, j.path, j.attempts > 0 or p_turns = 1 as alone, 0 as rank, j.ready_at
+        select j.id, j.path, p_turns = 1 or (j.lease_token is null and j.attempts > 0) as alone,
+            0 as rank, j.ready_at
         from afterturn.jobs j
         where j.id = any(p_ids) and j.kind = 'extract' and j.finished_at is null
-            and j.lease_token is null and j.ready_at <= at
+            and (j.lease_token is null or not afterturn.is_suspect(j.attempts, p_max_attempts))
+            and j.ready_at <= at
         union all
         (select j.id, j.path, j.attempts > 0 or p_turns = 1, 1, j.ready_at
          from afterturn.jobs j
@@ -67,7 +70,9 @@ begin
             more := array(
                 select m.id from afterturn.jobs m
                 where m.path = head_paths[n] and m.kind = 'extract' and m.finished_at is null
-                    and m.lease_token is null and m.attempts = 0
+                    and ((m.lease_token is null and m.attempts = 0)
+                        or (m.lease_token is not null and m.ready_at <= at
+                            and not afterturn.is_suspect(m.attempts, p_max_attempts)))
                 order by m.id limit p_turns);
             more := array(
                 select s.id from (
@@ -81,7 +86,8 @@ begin
         end if;
         more := array(
             select m.id from afterturn.jobs m
-            where m.id = any(more) and m.finished_at is null and m.lease_token is null
+            where m.id = any(more) and m.finished_at is null
+                and (m.lease_token is null or m.ready_at <= at)
             order by m.id for update skip locked);
         continue when cardinality(more) = 0;
         update afterturn.jobs j

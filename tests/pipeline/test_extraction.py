@@ -615,3 +615,36 @@ async def test_status_shows_what_each_root_has_cost(bench: Bench) -> None:
     }
     assert list(status.model_by_root) == ["v1/other", "v1/acme"]
     assert (status.model.calls, status.model.prompt_tokens) == (2, 300)
+
+
+async def test_turns_of_a_lost_worker_are_done_together_once_and_then_one_by_one(
+    bench: Bench,
+) -> None:
+    """One of them may have been what killed it; each is done once, whoever wakes up."""
+    ids = await bench.staged(ALICE, "t1", "t2", "t3")
+    (lost,) = await bench.desk.ledger.claim_extracts([], calls=5, turns=50, bytes_max=1 << 20)
+    assert [turn.turn_id for turn in lost] == ["t1", "t2", "t3"]
+    assert await bench.runner.run("extract", ids) == "nothing to do"
+    for job_id in ids:
+        await bench.desk.expire_lease(job_id)
+    (again,) = await bench.desk.ledger.claim_extracts(ids, calls=5, turns=50, bytes_max=1 << 20)
+    assert [turn.turn_id for turn in again] == ["t1", "t2", "t3"]
+    for job_id in ids:
+        await bench.desk.expire_lease(job_id)
+    assert await bench.desk.ledger.claim_extracts(ids, calls=5, turns=50, bytes_max=1 << 20) == []
+    assert await bench.runner.run("extract", ids) == "extracted 3"
+    assert [len(asked.turns) for asked in bench.server.asked] == [1, 1, 1]
+    assert [turns for _, _, turns in await bench.facts()] == [["t1"], ["t2"], ["t3"]]
+    assert "extracted" not in await bench.desk.extract(lost[0])
+
+
+async def test_a_turn_that_waits_for_its_retry_joins_no_call(bench: Bench) -> None:
+    """Its neighbours' call goes without it; nobody's attempt is counted for it."""
+    bench.server.script = lambda asked: Reply("oops", status=500)
+    await bench.staged(ALICE, "bad")
+    await bench.runner.run("extract", [])
+    bench.server.script = echoing
+    await bench.staged(ALICE, "t1", "t2")
+    await bench.until_done()
+    assert [len(asked.turns) for asked in bench.server.asked[1:]].count(2) == 1
+    assert sorted(turns for _, _, turns in await bench.facts()) == [["bad"], ["t1"], ["t2"]]
