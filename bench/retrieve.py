@@ -1,6 +1,6 @@
 """Retrieval as a user of `Memory` gets it, as ratios measured in one run.
 
-    python bench/retrieve.py [--sizes 1000 10000 100000] [--json] [--foreign 1000000]
+    python bench/retrieve.py [--sizes 1000 10000 100000] [--foreign 1000000] [--parts …] [--json]
 
 Each line pairs what it compares within the same seconds, alternating, on embedded servers of its
 own. The question's embedding is measured apart: everything else runs with vectors known before.
@@ -52,6 +52,7 @@ ROUNDS = 60
 BATCH = 5_000
 LIMITS = {"warm 1000": 3.0, "warm 100000": 1.5, "flushed 50000": 5.0, "foreign": 1.5}
 PEER_LIMIT = 10.0
+PARTS = ("peer", "flushed", "foreign")
 QUESTIONS = (
     "Where did Alice go on holiday with her sister last summer?",
     "What does the doctor say about the knee?",
@@ -99,6 +100,8 @@ asyncio.run(main())
 
 class KnownVectors:
     """The default embedder's vectors, computed once: what is left is retrieval."""
+
+    is_instant = True
 
     def __init__(self) -> None:
         self._embedder = WordLlamaEmbedder()
@@ -333,7 +336,9 @@ async def peer(
     return {"retrieve_ms": p50[0], "langgraph_ms": p50[1], "times_faster": p50[1] / p50[0]}
 
 
-async def measure(home: Path, sizes: Sequence[int], foreign: int) -> dict[str, dict[str, float]]:
+async def measure(
+    home: Path, sizes: Sequence[int], foreign: int, parts: Sequence[str]
+) -> dict[str, dict[str, float]]:
     """All figures, by name."""
     embedder = KnownVectors()
     figures: dict[str, dict[str, float]] = {}
@@ -358,21 +363,22 @@ async def measure(home: Path, sizes: Sequence[int], foreign: int) -> dict[str, d
         figures["bytes per 100000"] = held_bytes(memory)
 
         missing = peer_is_missing()
-        if missing:
+        if "peer" in parts and missing:
             print(f"LangGraph's store was not measured: {missing} not installed", file=sys.stderr)
-        else:
+        elif "peer" in parts:
             with peer_database(home / "peer") as theirs:
                 for size in [size for size in sizes if size <= 10_000]:
                     scope = root.child(f"n{size}")
                     figures[f"peer {size}"] = await peer(memory, theirs, scope, size, embedder)
 
-        scope = root.child("n50000")
-        if 50_000 not in sizes:
-            await fill(database, scope, 50_000)
-        await memory.retrieve(question(scope, 0))
-        figures["flushed 50000"] = await flushed(memory, home, scope)
+        if "flushed" in parts:
+            scope = root.child("n50000")
+            if 50_000 not in sizes:
+                await fill(database, scope, 50_000)
+            await memory.retrieve(question(scope, 0))
+            figures["flushed 50000"] = await flushed(memory, home, scope)
 
-        if foreign:
+        if "foreign" in parts:
             scope = root.child(f"n{sizes[0]}")
             before = await warm(memory, database, scope, embedder)
             copies = foreign // sizes[0]
@@ -404,11 +410,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     parser.add_argument("--foreign", type=int, default=1_000_000, help="records of other scopes")
+    parser.add_argument(
+        "--parts", nargs="*", default=PARTS, choices=PARTS, help="what to measure beside `warm`"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="at-retrieve-"))
     try:
-        figures = asyncio.run(measure(home, options.sizes, options.foreign))
+        figures = asyncio.run(measure(home, options.sizes, options.foreign, options.parts))
     finally:
         embedded.stop(home)
         shutil.rmtree(home, ignore_errors=True)

@@ -19,6 +19,8 @@ from afterturn.embedding.checked import CheckedEmbedder
 from afterturn.embedding.wordllama import DIM, PIECE_CHARACTERS, WordLlamaEmbedder
 from afterturn.ports import EmbeddingProvider
 
+from .two_models import Letters
+
 EMBEDDER: EmbeddingProvider = WordLlamaEmbedder()
 TEXTS = [
     "Nora moved to Lisbon.",
@@ -334,3 +336,12 @@ def test_it_is_a_provider() -> None:
     assert isinstance(EMBEDDER, EmbeddingProvider)
     assert isinstance(checked, EmbeddingProvider)
     np.testing.assert_array_equal(checked.embed(TEXTS), EMBEDDER.embed(TEXTS))
+
+
+def test_it_is_instant_once_it_is_loaded() -> None:
+    """So that a question is embedded without another thread, and no loop waits for the model."""
+    embedder = WordLlamaEmbedder()
+    embedder.embed(["tea"])
+    assert embedder.is_instant
+    assert CheckedEmbedder(embedder).is_instant
+    assert not CheckedEmbedder(Letters(2)).is_instant

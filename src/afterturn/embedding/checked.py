@@ -42,6 +42,11 @@ class CheckedEmbedder:
         """The provider's, as it was when this was made."""
         return self._dim
 
+    @property
+    def is_instant(self) -> bool:
+        """Whether the provider says that a short text takes it well under a millisecond now."""
+        return bool(getattr(self._provider, "is_instant", False))
+
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """float32 [n, dim], rows of unit length or zero; the caller owns the array."""
         rows = np.zeros((len(texts), self._dim), dtype=np.float32)

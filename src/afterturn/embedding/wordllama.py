@@ -46,6 +46,11 @@ class WordLlamaEmbedder:
         """256."""
         return DIM
 
+    @property
+    def is_instant(self) -> bool:
+        """Whether the model is loaded: then a question takes some 0.05 ms."""
+        return _once.is_loaded
+
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """float32 [n, 256]. `ConfigurationError` when the installed wordllama lacks the model."""
         rows = np.zeros((len(texts), DIM), dtype=np.float32)
@@ -92,6 +97,11 @@ class _Once:
     def unlock(self) -> None:
         """Forget a lock that a thread of the parent process may have held."""
         self._lock = threading.Lock()
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether `model` returns at once."""
+        return self._loaded is not None
 
     def model(self) -> _Model:
         """The model; other threads wait while one loads it."""

@@ -40,6 +40,10 @@ INLINE_ROWS_MAX: Final = 5_000
 """More records than this are ranked in a thread, so that the event loop goes on meanwhile."""
 
 
+INSTANT_CHARACTERS_MAX: Final = 1_000
+"""Up to so many an embedder that says it is instant is called on the event loop: another thread
+would take longer to begin than it to end."""
+
 WIDENING: Final = 4
 """How many times further is looked when gates left the answer short."""
 
@@ -156,8 +160,15 @@ class PostgresRetrieval:
     async def _vector(self, text: str) -> _Vector:
         if self._embedder is None or not text.strip():
             return _Vector()
+        texts = [clean_text(text)]
+        instant = len(text) <= INSTANT_CHARACTERS_MAX and getattr(
+            self._embedder, "is_instant", False
+        )
         try:
-            vectors = await asyncio.to_thread(self._embedder.embed, [clean_text(text)])
+            if instant:
+                vectors = self._embedder.embed(texts)
+            else:
+                vectors = await asyncio.to_thread(self._embedder.embed, texts)
         except AfterturnError as error:
             return _Vector(missing=f"vectors: {error.message}")
         except Exception as error:  # noqa: BLE001 - a provider raises what it must; lexical goes on
