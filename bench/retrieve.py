@@ -27,6 +27,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -415,6 +416,8 @@ def main() -> int:
     )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    # So that being stopped removes the servers, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     home = Path(tempfile.mkdtemp(prefix="at-retrieve-"))
     try:
         figures = asyncio.run(measure(home, options.sizes, options.foreign, options.parts))
