@@ -17,6 +17,12 @@ from afterturn.records import MemoryLayer, Source
 from tests.extraction.turns import SAID_AT, SCOPE, facts, records, request, turn
 
 SAID = [
+    ("relation", "My mother's name is Ruth", "The user's mother's name is Ruth"),
+    (
+        "plan",
+        "My goal this year is to run a marathon",
+        "The user's goal this year is to run a marathon",
+    ),
     ("name", "My name is Nora Jensen.", "The user's name is Nora Jensen"),
     ("name", "Hi, I'm Nora.", "The user's name is Nora"),
     ("name", "you can call me Nono", "The user's name is Nono"),
@@ -285,6 +291,7 @@ async def test_records_are_complete() -> None:
         ("I live in Oslo", "Actually, I moved to Bergen last week."),
         ("I'm based in Oslo", "We've just moved from Oslo to Bergen"),
         ("I live near Oslo", "I now live in Bergen"),
+        ("I live in Oslo", "That was long ago, but now I live in Bergen"),
         ("I work at a bank", "I got a new job at the harbour"),
         ("I work as a nurse", "I'm working as a teacher now"),
         ("I'm 31 years old", "I'm 32"),
@@ -307,6 +314,8 @@ async def test_a_later_value_replaces_an_earlier_one(first: str, second: str) ->
     [
         ("I love jazz", "I love opera"),
         ("I'm from Oslo", "I live in Bergen"),
+        ("I started a new job at the harbour", "I no longer work at the bank"),
+        ("I live in Bergen", "I used to live in Oslo"),
         ("I'm allergic to nuts", "I'm allergic to cats"),
         ("My sister Anna lives in Oslo", "My sister Mia lives in Bergen"),
         ("My favourite colour is blue", "My favourite band is Abba"),

@@ -39,6 +39,8 @@ _ATTRIBUTES: Final = (
     ("diet", compiled(rf"{AM} no longer(?: an?)? {_DIET}\b")),
     ("diet", compiled(rf"{PAST} (?:gone|become|became|went|turned) {_DIET}\b")),
 )
+_LEFT: Final = frozenset({"home", "employer", "occupation"})
+_NO_LONGER: Final = compiled(r"\bno longer\b|\bany ?(?:more|longer)\b|\bused to\b")
 _FAVOURITE: Final = compiled(r"my (?:all-time )?favou?rite (?P<thing>[\w-]+(?: [\w-]+){0,2}?) is ")
 
 
@@ -47,4 +49,6 @@ def attribute_of(words: str) -> str | None:
     favourite = _FAVOURITE.match(words)
     if favourite:
         return f"favourite {re.sub('s$', '', favourite['thing'].lower())}"
-    return next((name for name, pattern in _ATTRIBUTES if pattern.match(words)), None)
+    name = next((name for name, pattern in _ATTRIBUTES if pattern.match(words)), None)
+    # What somebody has left says nothing of where they are now, and may be said after that.
+    return None if name in _LEFT and _NO_LONGER.search(words) else name

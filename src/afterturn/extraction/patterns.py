@@ -78,6 +78,7 @@ RULES: Final = (
         rf"{SELF}(?:'ll| will){ADVERBS} [a-z]+\b.*{v.FUTURE}.*",
         rf"{SELF}{ADVERBS} (?:plan|intend|have|need|want|hope) to [a-z]+\b.*{v.FUTURE}.*",
         rf"{HAVE} (?:an?|my|the|our|two|another)\b.*{v.FUTURE}.*",
+        rf"(?:my|our) (?:goal|plan|dream)(?: \w+){{0,3}} is to {REST}",
         r"(?:my|our) (?!favou?rite)(?:[\w'-]+ ){1,4}"
         rf"(?:is|are|starts?|begins?|leaves|ends?|takes place)\b.*{v.FUTURE}.*",
     ),
@@ -123,6 +124,7 @@ RULES: Final = (
         r"dating)\b.*",
         rf"{HAVE} (?:an?|one|two|three|four|five|six|no|twin|\d)(?: [a-z-]+)? {v.KIN}s?\b.*",
         rf"(?:my|our) {v.KIN}(?:,? {v.NAME},?)? {v.KIN_STATE}.*",
+        rf"(?:my|our) {v.KIN}'s name is {v.NAME}\b",
     ),
     *_kind_rules(
         PET,

@@ -34,7 +34,8 @@ _SPELLINGS: Final = (
 _SUBJECT: Final = r"(?:I|we|my|our|it|he|she|they|you|that|this|there)\b"
 _BREAK: Final = re.compile(
     r" ?[;()\[\]\u2013\u2014] ?| --? |"
-    rf",? (?:and|but|so|because|cause|since|as|although|though|while|plus|yet|or) (?={_SUBJECT})|"
+    rf",? (?:and|but|so|because|cause|since|as|although|though|while|plus|yet|or) "
+    rf"(?:now )?(?={_SUBJECT})|"
     r",? (?:and|but) (?=(?:love|hate|like|enjoy|prefer|live|don't|can't|have an?|am|work (?:as|at))"
     r"\b)|"
     rf", (?=(?:{_SUBJECT}|(?:which|who|where|so|but|because|and|though)\b))"
