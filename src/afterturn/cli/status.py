@@ -80,7 +80,7 @@ def status(check: bool, oldest: float, watch: bool, every: float, as_json: bool)
     if watch:
         _watch(settings, oldest, every, as_json=as_json)
         return
-    report = _look(settings)
+    report = _Looker(settings).look()
     wrong = report.wrong(oldest)
     _show(report, wrong, as_json=as_json)
     if check and wrong:
@@ -91,10 +91,11 @@ def _watch(settings: Settings, oldest: float, every: float, *, as_json: bool) ->
     """Look until Ctrl-C. With JSON one object after the other."""
     from afterturn.errors import MemoryUnavailable
 
+    looker = _Looker(settings)
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             try:
-                report = _look(settings)
+                report = looker.look()
             except MemoryUnavailable as error:
                 click.clear()
                 click.echo(f"error: {error}", err=True)
@@ -112,11 +113,22 @@ def _show(report: Report, wrong: list[Trouble], *, as_json: bool) -> None:
         _print(report, wrong)
 
 
-def _look(settings: Settings) -> Report:
-    embedded = _embedded(settings)
-    broker_url = settings.broker_url or running_broker_url(settings)
-    broker = look_at_broker(broker_url, settings) if broker_url else BrokerView(reachable=False)
-    return Report(asyncio.run(_ledger(database_settings(settings))), broker, embedded)
+class _Looker:
+    """Looks again and again; an embedded database is started and migrated once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._complete: Settings | None = None
+
+    def look(self) -> Report:
+        """Everything as it is now."""
+        settings = self._settings
+        embedded = _embedded(settings)
+        url = settings.broker_url or running_broker_url(settings)
+        broker = look_at_broker(url, settings) if url else BrokerView(reachable=False)
+        if self._complete is None:
+            self._complete = database_settings(settings)
+        return Report(asyncio.run(_ledger(self._complete)), broker, embedded)
 
 
 async def _ledger(settings: Settings) -> MemoryStatus:
