@@ -168,3 +168,22 @@ def _answers(url: str) -> bool:
     port = int(url.rpartition(":")[2].partition("/")[0])
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.fleet
+def test_up_serves_the_metrics_of_each_of_its_workers(deployment: Deployment) -> None:
+    """On three ports in a row; they are free again when it has stopped."""
+    first = next(port for port in iter(any_port, 0) if _are_free(port, port + 1, port + 2))
+    deployment.run_forever("afterturn up --no-flower", "up", AFTERTURN_METRICS_PORT=str(first))
+    urls = [f"http://127.0.0.1:{first + at}/metrics" for at in range(3)]
+    wait_until(lambda: all(map(_answers, urls)), "three workers serve metrics")
+    for url in urls:
+        with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 - on loopback
+            assert "afterturn_database_up 1.0" in answer.read().decode()
+    deployment.parts["up"].terminate()
+    assert deployment.parts["up"].wait(60) == 0
+    wait_until(lambda: not any(map(_answers, urls)), "nobody serves them any more")
+
+
+def _are_free(*ports: int) -> bool:
+    return not any(_answers(f"http://127.0.0.1:{port}/") for port in ports)
