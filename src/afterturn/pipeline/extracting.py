@@ -130,6 +130,8 @@ class ExtractionStep:
             learned = Extracted(
                 degraded=True, cause="unusable", reason=f"contract: {type(error).__name__}"
             )
+        if learned.cause != "unavailable":
+            self._gate.reached()
         if learned.usage.calls:
             await self._ledger.count_usage(
                 call[0].stored_path, [turn.lease for turn in call], learned.usage
@@ -146,8 +148,6 @@ class ExtractionStep:
         """Write what was learned. Returns calls to be made again, each without a turn that went."""
         good: list[tuple[Call, Extracted]] = []
         for call, learned in results:
-            if learned.cause != "unavailable":
-                self._gate.reached()
             if learned.degraded:
                 await self._put_back(call, learned, tally)
             else:
