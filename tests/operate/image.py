@@ -2,8 +2,8 @@
 
 Each instruction is taken from the file as it is. COPY goes into a directory of its own, RUN into a
 shell there whose `pip` and `python` are those of a fresh virtual environment, which stands for the
-base image. The account is not made; that `useradd` is here is all that is looked at, and the program
-is run by nobody. Takes a minute and reaches the package index.
+base image. The account is not made; that `useradd` is here is all that is looked at, and the
+program is run by nobody. Takes a minute and reaches the package index.
 """
 
 from __future__ import annotations
