@@ -15,7 +15,11 @@ from afterturn.database import Database
 from afterturn.errors import MemoryContractError
 from afterturn.extraction.service import MemoryExtractionService
 from afterturn.jobs.inspection import retry_job
+from afterturn.jobs.ledger import Ledger
 from afterturn.jobs.rings import RingPublisher
+from afterturn.jobs.tally import Tally
+from afterturn.pipeline.applying import TurnApplier
+from afterturn.pipeline.extracting import ExtractionStep
 from afterturn.pipeline.runner import Runner
 from afterturn.ports import MemoryExtractorPort
 from afterturn.scope import MemoryScope
@@ -314,6 +318,31 @@ async def test_an_outage_costs_few_calls_and_no_attempt(
     await service.aclose()
     assert len(await bench.facts()) == 60
     assert len(bench.server.asked) - during == 30
+
+
+async def test_a_batch_that_never_began_does_not_keep_the_gate_shut(
+    bench: Bench, database: Database, settings: Settings
+) -> None:
+    """As when a run is cancelled right after its claim, and then the model goes away."""
+    quick = settings.model_copy(update={"model_timeout_seconds": 0.5})
+    rings = RingPublisher("redis://127.0.0.1:1/0", quick)
+    rings.close(0)
+    ledger = Ledger(database, quick)
+    service = MemoryExtractionService("m", base_url=bench.server.url, api_key="k")
+    applier = TurnApplier(ledger, rings, embed=False)
+    step = ExtractionStep(database, ledger, quick, applier, service)
+    await bench.staged(ALICE, "t1")
+    await bench.staged(BOB, "t2")
+    bench.server.script = lambda asked: Reply("down", status=503)
+    never_begun, second = (await step.claim([], 16))[0]
+    assert len(never_begun) == 1
+    await step.extract(second, Tally())
+    bench.server.script = echoing
+    while not (probe := (await step.claim([], 16))[0]):
+        await asyncio.sleep(0.02)
+    await step.extract(probe[0], Tally())
+    await service.aclose()
+    assert len(await bench.facts()) == 1
 
 
 async def test_retry_after_is_kept_to(bench: Bench) -> None:

@@ -11,6 +11,7 @@ What becomes of turns whose call came to nothing:
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
@@ -66,7 +67,7 @@ class ExtractionStep:
         self._extractor = extractor
         self._related = min(int(getattr(extractor, "related", 0) or 0), RELATED_MAX)
         self._gate = ModelGate(settings.retry_base_seconds, settings.retry_cap_seconds)
-        self._under_way: set[int] = set()
+        self._under_way: dict[int, float] = {}  # the first job of each batch, when it was claimed
         # Several turns of a scope go into one call.
         self._shares_calls = bool(getattr(extractor, "batch", False))
         self._any_turns = any_turns(
@@ -77,12 +78,18 @@ class ExtractionStep:
     async def claim(self, ids: Sequence[int], room: int) -> tuple[list[Batch], bool]:
         """Waiting turns, the named ones first, and whether none is left; none while the model is
         away. Where calls are shared each batch is a call, else some turns of any scopes."""
-        room = self._gate.room(room, len(self._under_way))
+        room = self._gate.room(room, self._count_under_way())
         if room == 0:
             return [], True
         batches, is_dry = await (self._calls if self._shares_calls else self._any_turns)(ids, room)
-        self._under_way.update(batch[0].lease.job_id for batch in batches)
+        self._under_way.update((batch[0].lease.job_id, time.monotonic()) for batch in batches)
         return batches, is_dry
+
+    def _count_under_way(self) -> int:
+        """Batches claimed and not ended; one that was cancelled before it began lapses."""
+        lapsed = time.monotonic() - 2 * self._settings.model_timeout_seconds
+        self._under_way = {job: at for job, at in self._under_way.items() if at > lapsed}
+        return len(self._under_way)
 
     async def _calls(self, ids: Sequence[int], room: int) -> tuple[list[Batch], bool]:
         calls = await self._ledger.claim_extracts(
@@ -100,7 +107,7 @@ class ExtractionStep:
         gone = [[turn] for turn in turns if turn.staged_at is None]
         calls = [shown] if self._shares_calls and shown else [[turn] for turn in shown]
         running = {asyncio.create_task(self._learn(call)): call for call in calls}
-        self._under_way.add(turns[0].lease.job_id)
+        self._under_way[turns[0].lease.job_id] = time.monotonic()
         try:
             await self._apply([(call, Extracted()) for call in gone], tally)
             while running:
@@ -112,7 +119,7 @@ class ExtractionStep:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-            self._under_way.discard(turns[0].lease.job_id)
+            self._under_way.pop(turns[0].lease.job_id, None)
 
     async def _learn(self, call: Call) -> Extracted:
         if self._extractor is None:
