@@ -119,7 +119,9 @@ def test_the_brokers_user_can_what_the_fleet_does_and_no_more(
             assert "NOPERM" not in made.log(name).upper()
             assert PASSWORD not in made.log(name)
         made.kill("beat")
-        assert made.type("afterturn doctor --part beat").code == 1
+        wait_until(
+            lambda: made.type("afterturn doctor --part beat").code == 1, "beat answers no more"
+        )
 
 
 def _answers(client: redis.Redis) -> bool:
