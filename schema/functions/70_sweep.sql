@@ -21,6 +21,26 @@ begin
     end if;
 end $$;
 
+-- Lets go of turn jobs whose lease ran out, but for suspects: from now on they wait like any other,
+-- so that a lost worker's turns are taken in batches and not ring by ring. Should it wake, its apply
+-- is refused.
+create or replace function afterturn.free_lost(p_ids bigint[], p_max_attempts integer)
+returns integer
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    freed integer;
+begin
+    update afterturn.jobs j set lease_token = null
+    where j.id = any(array(
+        select q.id from afterturn.jobs q
+        where q.id = any(p_ids) and q.kind in ('record', 'extract') and q.finished_at is null
+            and q.lease_token is not null and q.ready_at <= afterturn.clock()
+            and not afterturn.is_suspect(q.attempts, p_max_attempts)
+        order by q.id for update skip locked));
+    get diagnostics freed = row_count;
+    return freed;
+end $$;
+
 -- Rows of jobs that ended long ago. Dead ones stay until somebody looks.
 create or replace function afterturn.prune_jobs(p_older interval, p_limit integer)
 returns integer

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from afterturn.database import Database
+from afterturn.jobs.rings import RingPublisher
 from afterturn.jobs.tally import Tally
+from afterturn.pipeline.runner import Runner
+from afterturn.settings import Settings
 from tests.pipeline.conftest import CHAT_1, CHAT_2, Desk, fact
 
 
@@ -58,6 +62,30 @@ async def test_a_job_whose_worker_was_lost_twice_comes_back_alone(desk: Desk) ->
     assert [turn.turn_id for turn in fresh] == ["t2"]
     again = await desk.ledger.claim_turns("record", ids, limit=1, lost=True)
     assert [turn.turn_id for turn in again] == ["t1"]
+
+
+async def test_the_sweep_lets_go_of_a_lost_workers_turns_but_not_of_suspects(
+    desk: Desk, database: Database, settings: Settings, quiet: RingPublisher
+) -> None:
+    """They are taken in batches like any that wait; one that was lost twice is left for a run of
+    its own; and the worker, should it wake, is refused."""
+    runner = Runner(database, settings, quiet, None, None)
+    staged = [await desk.stage(CHAT_1, f"t{n}") for n in range(3)]
+    ids = [each.record_job for each in staged if each.record_job is not None]
+    for _ in range(2):
+        await desk.claim("record", ids[0])
+        await desk.expire_lease(ids[0])
+    slow = [await desk.claim("record", job_id) for job_id in ids[1:]]
+    for job_id in ids[1:]:
+        await desk.expire_lease(job_id)
+    await runner.sweep()
+    tally = Tally()
+    await desk.recorder.record(slow, tally)
+    assert str(tally) == "refused 2: lease lost"
+    turns = await desk.ledger.claim_turns("record", [], limit=9)
+    assert sorted(turn.turn_id for turn in turns) == ["t1", "t2"]
+    (suspect,) = await desk.ledger.claim_turns("record", ids, limit=9, lost=True)
+    assert suspect.turn_id == "t0"
 
 
 async def test_attempts_are_counted_before_the_work_and_end(desk: Desk) -> None:

@@ -28,6 +28,7 @@ from afterturn.ports import EmbeddingProvider, MemoryExtractorPort
 from afterturn.settings import Settings
 
 _SWEEP = "select * from afterturn.sweep($1, $2)"
+_FREE_LOST = "select afterturn.free_lost($1::bigint[], $2)"
 _PRUNE = "select afterturn.prune_jobs($1, $2)"
 _CLAIM_EMBEDDER = "select * from afterturn.claim_embedder($1, $2)"
 _STANDING_EMBEDDER = "select * from afterturn.standing_embedder()"
@@ -126,6 +127,8 @@ class Runner:
                 await self._wake_waiters(row["job_id"])
             else:
                 by_kind.setdefault(row["kind"], []).append(row["job_id"])
+        if turn_jobs := [*by_kind.get("record", ()), *by_kind.get("extract", ())]:
+            await self._database.value(_FREE_LOST, turn_jobs, self._settings.max_attempts)
         for kind, ids in by_kind.items():
             self._rings.ring(kind, ids)
         rung = sum(map(len, by_kind.values()))
