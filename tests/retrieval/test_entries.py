@@ -86,13 +86,14 @@ def answers(entry: Entry, cue: Cue, layers: frozenset[str] | None) -> dict[str, 
     view = View([entry], layers)
     ranking = rank(view, cue)
     found = {}
+    signals = {**ranking.own, **ranking.around}
     for position in range(len(view)):
         first, *twins = view.rows(position)
         found[first.record_id] = (
             first,
             sorted(twin.record_id for twin in twins),
             float(ranking.scores[position]),
-            {name: float(part[position]) for name, part in ranking.parts.items()},
+            {name: float(part[position]) for name, part in signals.items()},
         )
     return found
 

@@ -154,8 +154,11 @@ def test_what_the_user_said_is_preferred_unless_the_assistant_is_asked() -> None
         *FILLER,
     ]
     assert best_ids([entry(rows)], "blue paint")[0] == "t2:user:episodic"
-    _, ranking = ranked([entry(rows)], "which blue paint did you suggest")
-    assert "user_side" not in ranking.parts
+    asked = explained([entry(rows)], "which blue paint did you suggest")
+    told = explained([entry(rows)], "which blue paint was it")
+    user, assistant = "t2:user:episodic", "t1:assistant:episodic"
+    assert asked[user].get("prior") == asked[assistant].get("prior")
+    assert told[user]["prior"] > told[assistant]["prior"]
 
 
 def test_a_message_counts_once_in_the_ranking() -> None:

@@ -36,11 +36,17 @@ _SCORE_DECIMALS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The candidates' `positions` in the view, ascending, with scores and parts aligned."""
+    """The candidates' `positions` in the view, ascending, with scores aligned.
+
+    `own` are the weighted signals of all positions, `around` those of the candidates; `scale`
+    brings them to standard deviations.
+    """
 
     positions: Slots
     scores: Floats
-    parts: dict[str, Floats]
+    own: dict[str, Floats]
+    around: dict[str, Floats]
+    scale: float
     order_key: NDArray[np.int64]
     happened_at: Floats
 
@@ -56,10 +62,14 @@ class Ranking:
 
     def explained(self, places: Sequence[int]) -> list[dict[str, float]]:
         """What each signal that is not silent adds to the scores at these places."""
-        names = list(self.parts)
-        added = np.array([part[places] for part in self.parts.values()]).round(6).T.tolist()
+        at = self.positions[places]
+        parts = {name: value[at] - value.mean() for name, value in self.own.items()}
+        count = len(next(iter(self.own.values())))
+        for name, value in self.around.items():
+            parts[name] = value[places] - value.sum() / count
+        added = (np.array(list(parts.values())) * self.scale).round(6).T.tolist()
         return [
-            {name: part for name, part in zip(names, row, strict=True) if part} for row in added
+            {name: part for name, part in zip(parts, row, strict=True) if part} for row in added
         ]
 
 
@@ -80,12 +90,17 @@ def rank(
     total = base.copy()
     total[at] += _sum(around, len(at))
     mean, scale = _scale(total)
-    count = max(len(view), 1)
-    parts = {name: (value[at] - value.sum() / count) * scale for name, value in own.items()}
-    parts |= {name: (value - value.sum() / count) * scale for name, value in around.items()}
     scores = np.round((total[at] - mean) * scale, _SCORE_DECIMALS)
     columns = view.columns
-    return Ranking(at, scores, parts, columns["order_key"][at], columns["happened_at"][at])
+    return Ranking(
+        positions=at,
+        scores=scores,
+        own=own,
+        around=around,
+        scale=scale,
+        order_key=columns["order_key"][at],
+        happened_at=columns["happened_at"][at],
+    )
 
 
 def _own(

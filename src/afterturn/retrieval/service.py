@@ -226,6 +226,8 @@ def _memories(
     found: _Found[Row], places: Sequence[int], ranking: Ranking
 ) -> tuple[RetrievedMemory, ...]:
     """The records at these places, as they are returned."""
+    if not places:
+        return ()
     signals = ranking.explained([found.places[at] for at in places])
     return tuple(
         RetrievedMemory.trusted(record=found.rows[at].record(), score=found.scores[at], signals=s)
