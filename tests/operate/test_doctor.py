@@ -19,13 +19,15 @@ import pytest
 from click.testing import CliRunner
 from pydantic import SecretStr
 
-from afterturn import Memory, MemoryScope
+from afterturn import Memory, MemoryScope, probes
 from afterturn.cli import main
 from afterturn.doctor import Check, Doctor, check_flower_guarded
-from afterturn.migrations import migrate
 from afterturn.settings import Settings
+from tests.conftest import TEMPLATE
 from tests.fleet.running import Valkey
 from tests.schema.databases import new_database
+
+pytestmark = pytest.mark.usefixtures("template_url")
 
 SCOPE = MemoryScope.of("acme", "alice")
 
@@ -34,6 +36,12 @@ SCOPE = MemoryScope.of("acme", "alice")
 def asked(settings: Settings, broker: Valkey) -> Settings:
     """A database and a broker, and nobody at work."""
     return settings.model_copy(update={"broker_url": broker.url})
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is there to answer a ping."""
+    monkeypatch.setattr(probes, "_PING_SECONDS", 0.1)
 
 
 async def _found(settings: Settings, **options: Any) -> dict[str, Check]:
@@ -136,7 +144,7 @@ async def test_what_stands_in_the_database(
     asked: Settings, server_url: str, statement: str, name: str, mend: str
 ) -> None:
     """Its migrations, its functions, whose vectors it holds."""
-    async with _copy(asked, server_url) as url:
+    async with _copy(server_url) as url:
         await _execute(url, statement)
         settings = asked.model_copy(update={"database_url": url, "embedder": "wordllama"})
         found = await _found(settings)
@@ -146,7 +154,7 @@ async def test_what_stands_in_the_database(
 
 async def test_a_ledger_that_breaks_a_rule(asked: Settings, server_url: str) -> None:
     """The rule is named, and where to look."""
-    async with _copy(asked, server_url) as url:
+    async with _copy(server_url) as url:
         there = asked.model_copy(update={"database_url": url})
         async with Memory(there) as memory, memory.turn(SCOPE) as turn:
             await turn.finish("one", "two")
@@ -240,10 +248,12 @@ def test_status_is_watched_until_it_is_interrupted(asked: Settings) -> None:
 
 
 @asynccontextmanager
-async def _copy(settings: Settings, server_url: str) -> AsyncIterator[str]:
+async def _copy(server_url: str) -> AsyncIterator[str]:
     """A migrated database whose state nobody checks afterwards."""
     async with new_database(server_url) as url:
-        await migrate(url, settings)
+        name = url.partition("?")[0].rpartition("/")[2]
+        await _execute(server_url, f'drop database "{name}"')
+        await _execute(server_url, f'create database "{name}" template "{TEMPLATE}"')
         yield url
 
 
