@@ -17,9 +17,15 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from afterturn import Memory, MemoryQuery, MemoryScope
+from afterturn.database import Database
+from afterturn.errors import StaleTurn
 from afterturn.fleet import EXIT_MISCONFIGURED
+from afterturn.jobs.ledger import Ledger
+from afterturn.jobs.rings import RingPublisher
 from afterturn.metrics import REGISTRY, RINGS, STAGE_SECONDS
+from afterturn.pipeline.runner import Runner
 from afterturn.settings import Settings
+from afterturn.turns import ExtractionRequest, ExtractionResult
 from tests.fleet.running import Valkey, any_port, wait_until
 from tests.operate.deployment import Deployment, deployed
 
@@ -66,6 +72,47 @@ async def test_a_calling_process_counts_what_it_does(settings: Settings) -> None
         assert grown[f"afterturn_jobs_total{{kind={kind},outcome=done}}"] == 1, kind
     for kind in ("flush", "forget"):
         assert grown[f"afterturn_lifecycle_seconds_count{{kind={kind}}}"] == 1
+
+
+async def test_what_goes_wrong_is_counted(settings: Settings, database: Database) -> None:
+    """A lost worker's job taken over, attempts used up, a stale turn, a broker that is away."""
+    away = settings.model_copy(update={"broker_url": "redis://127.0.0.1:1/0", "max_attempts": 2})
+    before = _here()
+    rings = RingPublisher(str(away.broker_url), away)
+    async with Memory(away) as memory:
+        async with memory.turn(SCOPE) as turn:
+            await turn.finish("one", "two")
+        late = await memory.begin_turn(SCOPE)
+        job_id = await database.value("select id from afterturn.jobs where kind = 'record'")
+        await Ledger(database, away).claim_turns("record", [job_id], limit=1)
+        await database.value("update afterturn.jobs set ready_at = created_at")
+        runner = Runner(database, away, rings, _Broken(), None)
+        await runner.run("record", [job_id])
+        extract_id = await database.value("select id from afterturn.jobs where kind = 'extract'")
+        for _ in range(2):
+            await database.value("update afterturn.jobs set ready_at = created_at")
+            await runner.run("extract", [extract_id])
+        await memory.forget(SCOPE)
+        with pytest.raises(StaleTurn):
+            await late.finish("three", "four")
+    await asyncio.to_thread(
+        wait_until, lambda: rings.stats().failed + rings.stats().dropped, "rings fail"
+    )
+    rings.close(0)
+    after = _here()
+    grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
+    assert grown["afterturn_lease_takeovers_total{kind=record}"] == 1
+    assert grown["afterturn_jobs_total{kind=extract,outcome=retry}"] == 1
+    assert grown["afterturn_jobs_total{kind=extract,outcome=dead}"] == 1
+    assert grown["afterturn_staged_turns_total{verdict=stale}"] == 1
+    assert grown["afterturn_rings_total{result=failed}"] >= 1
+
+
+class _Broken:
+    """An extractor that always fails."""
+
+    async def extract(self, request: ExtractionRequest) -> ExtractionResult:
+        return ExtractionResult(degraded=True, reason="broken")
 
 
 def test_a_child_of_a_fork_does_not_wait_for_a_lock_of_the_parent() -> None:
