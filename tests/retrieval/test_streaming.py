@@ -48,13 +48,15 @@ def seen(result: RetrievalResult) -> list[tuple[str, float]]:
     return [(m.record.record_id, round(m.score, 2)) for m in result.memories]
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("seed", "drained"), [(1, True), (2, True), (3, False)])
 async def test_a_streamed_answer_is_the_cached_one(
-    embedding_library: Library, seed: int, caplog: pytest.LogCaptureFixture
+    embedding_library: Library, seed: int, drained: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Order, scores, what was dropped and why, and what was missing: all the same."""
     library = embedding_library
     await fill(library, seed)
+    if drained:
+        await library.memory.drain(ACME, in_process=True)
     cached = library.retrieval(WordVectors())
     streamed = library.retrieval(WordVectors(), RetrievalCache(1_000))
     plain, plainly = library.retrieval(), library.retrieval(cache=RetrievalCache(1_000))

@@ -78,7 +78,7 @@ def rank(
 ) -> Ranking:
     """The ranking of the best `reach` positions at least; equal inputs rank equally."""
     question = Question.of(cue)
-    if cue.vector is None:
+    if cue.vector is None or not view.has_vector.any():
         weights = weights.without_vector()
     hits = view.hits(question.terms)
     topical = _topical(hits, view.name_terms())

@@ -176,8 +176,8 @@ class PostgresRetrieval:
         return _checked(vectors, self._embedder.dim)
 
     def _degraded(self, view: View, vector: _Vector) -> tuple[str, ...]:
-        if self._embedder is None:
-            return ()
+        if self._embedder is None or (vector.values is None and not vector.missing):
+            return ()  # none was wanted: there is nothing to compare with
         reasons = [vector.missing] if vector.missing else []
         without = len(view) - int(view.has_vector.sum())
         if without:
