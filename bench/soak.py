@@ -4,8 +4,8 @@
 
 After a first tenth of the turns and again after the last one it counts the broker's keys and
 clients and the resident memory of every process of the fleet. Keys and clients must stay, but for
-a queue that holds something just then; the memory of workers and beat may grow by a tenth, and Flower, which remembers tasks up to a
-limit, must stay below 200 MiB. Exits 1 otherwise.
+a queue that holds something just then; the memory of workers and beat may grow by a tenth, and
+Flower, which remembers tasks up to a limit, must stay below 200 MiB. Exits 1 otherwise.
 """
 
 from __future__ import annotations
