@@ -183,7 +183,7 @@ class ReferenceParts:
                 turn.outcome, turn.extracted = "degraded", 0
             return
         for record in learned.records if learned else ():
-            self._store.publish(record)
+            self._store.learn(record)
         turn.extracted = len(learned.records) if learned else 0
         turn.outcome = "done"
 

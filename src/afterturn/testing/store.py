@@ -23,7 +23,7 @@ from afterturn.errors import (
 from afterturn.generations import token_from, vector_of
 from afterturn.pipeline.staging import StagedTurn, Verdict
 from afterturn.receipts import LifecycleOutcome, LifecycleReceipt
-from afterturn.records import TURN_ORIGIN, MemoryRecord, Source, turn_records
+from afterturn.records import TURN_ORIGIN, MemoryLayer, MemoryRecord, Source, turn_records
 from afterturn.schedules import Schedule
 from afterturn.scope import MemoryScope, covering_paths
 from afterturn.testing.clock import SettableClock
@@ -193,6 +193,14 @@ class ReferenceStore:
         self.published[key] = record.model_copy(update={"recorded_at": stamped})
         self.content_numbers[record.scope_path] = self.draw()
 
+    def learn(self, fact: MemoryRecord) -> None:
+        """Publish what an extractor learned; the same fact again adds its sources."""
+        known = self.published.get((fact.scope_path, fact.record_id))
+        if known is not None and known.text == fact.text:
+            both = tuple(dict.fromkeys((*known.sources, *fact.sources)))
+            fact = fact.model_copy(update={"sources": both})
+        self.publish(fact)
+
     # -- reading
 
     def visible(self, scope: MemoryScope) -> Iterator[MemoryRecord]:
@@ -337,9 +345,8 @@ class ReferenceStore:
     ) -> None:
         ids = frozenset(named["record_ids"])
         session = named.get("session")
-        records = [r for r in self.published.values() if r.scope_path == path]
-        sides = {_side(r) for r in records if r.record_id in ids} - {None}
-        for turn_id, speaker in filter(None, sides):
+        sides = self._named_sides(path, ids)
+        for turn_id, speaker in sides:
             self._silence(path, turn_id, speaker)
         for name, table in (("memories", self.published), ("pending", self.pending)):
             for key, record in list(table.items()):
@@ -355,6 +362,17 @@ class ReferenceStore:
                     counts[name] += 1
         for turn_id in gone:
             counts["turns"] += self.turns.pop((path, turn_id), None) is not None
+
+    def _named_sides(self, path: str, ids: frozenset[str]) -> set[tuple[str, str]]:
+        """The sides of turns whose records are named, recorded yet or not."""
+        return {
+            (turn.said.turn_id, speaker)
+            for turn in self.turns.values()
+            if turn.key[0] == path
+            for speaker in ("user", "assistant")
+            for layer in (MemoryLayer.WORKING, MemoryLayer.EPISODIC)
+            if f"{turn.said.turn_id}:{speaker}:{layer.value}" in ids
+        }
 
     def _silence(self, path: str, turn_id: str, speaker: str) -> None:
         """Take one side out of a turn that stands otherwise."""
