@@ -16,9 +16,7 @@ import argparse
 import asyncio
 import json
 import random
-import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +27,7 @@ from afterturn import Memory, Settings, embedded
 
 sys.path[0:1] = [str(Path(__file__).resolve().parents[1])]
 
-from bench.stack import IN_FLIGHT, ROOT, fleet  # noqa: E402
+from bench.stack import IN_FLIGHT, ROOT, fleet, own_home  # noqa: E402
 
 LIMIT: Final = 0.7
 SEED: Final = 1
@@ -149,13 +147,8 @@ def main() -> int:
     parser.add_argument("--held", type=int, default=100_000)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    home = Path(tempfile.mkdtemp(prefix="at-bench-"))
-    try:
-        with fleet(home):
-            figures = asyncio.run(measure(home, options.turns, options.users, options.held))
-    finally:
-        embedded.stop(home)
-        shutil.rmtree(home, ignore_errors=True)
+    with own_home() as home, fleet(home):
+        figures = asyncio.run(measure(home, options.turns, options.users, options.held))
     if options.json:
         print(json.dumps(figures))
     else:

@@ -22,14 +22,11 @@ import asyncio
 import importlib
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -41,7 +38,7 @@ sys.path[0:1] = [str(Path(__file__).resolve().parents[1])]
 
 from afterturn import Memory, MemoryScope, Settings, embedded  # noqa: E402
 from afterturn.migrations import migrate  # noqa: E402
-from bench.running import BENCH, fleet  # noqa: E402
+from bench.stack import BENCH, fleet, own_home  # noqa: E402
 
 LIMITS: Final = {
     "token check, 1M / 1k rows": 1.2,
@@ -73,17 +70,6 @@ select count(*), (array_agg(g.path order by g.path desc, g.record_id desc))[1],
     (array_agg(g.record_id order by g.path desc, g.record_id desc))[1]
 from gone g
 """
-
-
-@contextmanager
-def own_home() -> Iterator[Path]:
-    """Servers of its own, and nothing left of them."""
-    home = Path(tempfile.mkdtemp(prefix="at-bench-", dir="/tmp"))
-    try:
-        yield home
-    finally:
-        embedded.stop(home)
-        shutil.rmtree(home, ignore_errors=True)
 
 
 # -- tokens
@@ -236,7 +222,7 @@ async def beside(
 
 def receipts(home: Path) -> dict[str, float]:
     """A small forget by an idle worker, beside a task that does nothing."""
-    with fleet(home, {"AFTERTURN_EXTRACTOR": "none", "AFTERTURN_EMBEDDER": "none"}):
+    with fleet(home, extractor="none", embedder="none"):
         broker = str(embedded.ensure(home).broker_url)
         os.environ["NOOP_BROKER_URL"] = broker.replace("virtual_host=0", "virtual_host=1")
         sys.path.insert(0, str(BENCH))

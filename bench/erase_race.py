@@ -35,7 +35,7 @@ import asyncpg
 sys.path[0:1] = [str(Path(__file__).resolve().parents[1])]
 
 from afterturn import Memory, MemoryQuery, MemoryScope, Settings, embedded  # noqa: E402
-from bench.running import BENCH, fleet  # noqa: E402
+from bench.stack import BENCH, fleet, own_home  # noqa: E402
 
 MODEL_SECONDS = 0.5
 INTO_THE_CALL_SECONDS = 0.15
@@ -111,22 +111,13 @@ async def measure(home: Path, calls: Path, trials: int) -> dict[str, Any]:
 
 def ours(trials: int) -> dict[str, Any]:
     """A fleet, the trials, and nothing left of either."""
-    home = Path(tempfile.mkdtemp(prefix="at-bench-", dir="/tmp"))
-    calls = home / "calls"
-    calls.mkdir()
-    extra = {
-        "AFTERTURN_EXTRACTOR": "slow_extractor:make",
-        "AFTERTURN_EMBEDDER": "none",
-        "SLOW_EXTRACTOR_CALLS": str(calls),
-        "SLOW_EXTRACTOR_SECONDS": str(MODEL_SECONDS),
-    }
-    os.environ.update(extra)
-    try:
-        with fleet(home, extra):
+    with own_home() as home:
+        calls = home / "calls"
+        calls.mkdir()
+        os.environ["SLOW_EXTRACTOR_CALLS"] = str(calls)
+        os.environ["SLOW_EXTRACTOR_SECONDS"] = str(MODEL_SECONDS)
+        with fleet(home, extractor="slow_extractor:make", embedder="none"):
             return asyncio.run(measure(home, calls, trials))
-    finally:
-        embedded.stop(home)
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def peer(name: str, trials: int, python: str | None) -> dict[str, Any]:

@@ -19,17 +19,13 @@ import argparse
 import asyncio
 import base64
 import json
-import os
 import re
-import shutil
 import statistics
 import struct
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,6 +34,11 @@ import asyncpg
 from afterturn import Memory, MemoryScope, Settings, embedded
 from afterturn.testing.model_server import Asked, ModelServer, Reply
 
+# As a script: its neighbours are found from the checkout, the package where it is installed.
+sys.path[0:1] = [str(Path(__file__).resolve().parents[1])]
+
+from bench.stack import fleet, own_home  # noqa: E402
+
 BURST_LIMIT = 0.25
 HUNG_LIMIT_SECONDS = 5.0
 MODEL_SECONDS = 0.15
@@ -45,7 +46,6 @@ IDLE_TURNS = 12
 IN_FLIGHT = 16
 PEER_TURNS = 40
 DIMENSIONS = 64
-STARTED = "afterturn is up"
 ROOT = MemoryScope.of("bench")
 QUERY = "My lucky number of the day is {mark}. I read it on the train to work this morning."
 ANSWER = "Noted: {mark}. Anything else that I should remember about today?"
@@ -93,31 +93,16 @@ def _mark(said: str) -> str:
     return said.partition(" is ")[2].partition(".")[0]
 
 
-@contextmanager
-def fleet(home: Path, model_url: str) -> Iterator[None]:
-    """`afterturn up` on this home, extracting with this model."""
-    command = [str(Path(sys.executable).with_name("afterturn")), "up", "--no-flower"]
-    environment = {
-        **os.environ,
-        "AFTERTURN_HOME": str(home),
-        "AFTERTURN_EMBEDDER": "none",
-        "AFTERTURN_EXTRACTOR": "openai",
-        "AFTERTURN_MODEL": "scripted",
-        "AFTERTURN_MODEL_BASE_URL": model_url,
-        "AFTERTURN_MODEL_TIMEOUT_SECONDS": "20",
-    }
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as up:
-        assert up.stdout is not None
-        try:
-            for line in up.stdout:
-                if STARTED in line:
-                    break
-            else:
-                raise RuntimeError("afterturn up ended before it was ready")
-            yield
-        finally:
-            up.terminate()
-            up.stdout.read()
+def extracting_fleet(home: Path, model_url: str) -> AbstractContextManager[object]:
+    """The whole fleet, extracting with this model."""
+    return fleet(
+        home,
+        embedder="none",
+        extractor="openai",
+        model="scripted",
+        model_base_url=model_url,
+        model_timeout_seconds=20,
+    )
 
 
 async def hand_over(memory: Memory, scope: MemoryScope, mark: str) -> float:
@@ -228,14 +213,13 @@ def main() -> int:
     parser.add_argument("--peers-python", default=sys.executable)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    home = Path(tempfile.mkdtemp(prefix="at-bench-"))
     model = Model()
-    try:
-        with ModelServer(model.answer) as server, fleet(home, server.url):
-            figures = asyncio.run(measure(home, model, options.turns, options.scopes))
-    finally:
-        embedded.stop(home)
-        shutil.rmtree(home, ignore_errors=True)
+    with (
+        own_home() as home,
+        ModelServer(model.answer) as server,
+        extracting_fleet(home, server.url),
+    ):
+        figures = asyncio.run(measure(home, model, options.turns, options.scopes))
     if options.json:
         print(json.dumps(figures))
     else:

@@ -25,13 +25,11 @@ import contextlib
 import json
 import os
 import random
-import shutil
 import signal
 import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -44,6 +42,11 @@ from afterturn import Memory, MemoryScope, Settings, embedded
 from afterturn.embedded.binaries import find_valkey
 from afterturn.fleet import worker_command
 from afterturn.migrations import migrate
+
+# As a script: its neighbours are found from the checkout, the package where it is installed.
+sys.path[0:1] = [str(Path(__file__).resolve().parents[1])]
+
+from bench.stack import own_home  # noqa: E402
 
 FINISH_LIMIT: Final = 1.6
 SAME_LIMIT: Final = 1.1
@@ -240,12 +243,8 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=25)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    home = Path(tempfile.mkdtemp(prefix="at-bench-"))
-    try:
+    with own_home() as home:
         figures = asyncio.run(measure(home, options.rounds, options.turns))
-    finally:
-        embedded.stop(home)
-        shutil.rmtree(home, ignore_errors=True)
     if options.json:
         print(json.dumps(figures))
     else:

@@ -27,11 +27,9 @@ import json
 import os
 import random
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
@@ -46,6 +44,11 @@ from afterturn.embedding.wordllama import WordLlamaEmbedder
 from afterturn.retrieval.entries import Entry
 from afterturn.retrieval.service import PostgresRetrieval
 from afterturn.scope import covering_paths
+
+# As a script: its neighbours are found from the checkout, the package where it is installed.
+sys.path[0:1] = [str(Path(__file__).resolve().parents[1])]
+
+from bench.stack import own_home  # noqa: E402
 
 SEED = 1
 DIM = 256
@@ -416,14 +419,8 @@ def main() -> int:
     )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    # So that being stopped removes the servers, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    home = Path(tempfile.mkdtemp(prefix="at-retrieve-"))
-    try:
+    with own_home() as home:
         figures = asyncio.run(measure(home, options.sizes, options.foreign, options.parts))
-    finally:
-        embedded.stop(home)
-        shutil.rmtree(home, ignore_errors=True)
     if options.json:
         print(json.dumps(figures))
     else:

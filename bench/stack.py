@@ -1,12 +1,15 @@
-"""What the benches share: the whole fleet on servers of its own, and turns to hand over."""
+"""What the benches share: servers of their own, the whole fleet on them, turns to hand over."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,21 +17,39 @@ from typing import Any, Final
 
 import asyncpg
 
-from afterturn import Memory, MemoryScope
+from afterturn import Memory, MemoryScope, embedded
 
+BENCH: Final = Path(__file__).resolve().parent
 IN_FLIGHT: Final = 8
 ROOT: Final = MemoryScope.of("bench")
 _RECORDED: Final = "select count(*) from afterturn.turns where recorded_at is not null"
 
 
 @contextmanager
+def own_home() -> Iterator[Path]:
+    """A home whose servers and files are gone afterwards, also when the benchmark is stopped."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    home = Path(tempfile.mkdtemp(prefix="at-bench-", dir="/tmp"))
+    try:
+        yield home
+    finally:
+        embedded.stop(home)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@contextmanager
 def fleet(home: Path, *, flower: bool = False, **settings: object) -> Iterator[dict[str, Any]]:
-    """`afterturn up` on this home; what it said when the workers were ready."""
+    """`afterturn up` on this home; what it said when the workers were ready.
+
+    Started here, so that an extractor of this folder is found.
+    """
     command = [str(Path(sys.executable).with_name("afterturn")), "up", "--json"]
     command += [] if flower else ["--no-flower"]
     own = {f"AFTERTURN_{name.upper()}": str(value) for name, value in settings.items()}
     environment = {**os.environ, "AFTERTURN_HOME": str(home), **own}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as up:
+    with subprocess.Popen(
+        command, env=environment, cwd=BENCH, stdout=subprocess.PIPE, text=True
+    ) as up:
         assert up.stdout is not None
         told = ""
         try:

@@ -18,10 +18,8 @@ import asyncio
 import importlib
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -32,7 +30,7 @@ from afterturn import Memory, Settings, embedded
 BENCH = Path(__file__).resolve().parent
 sys.path[0:1] = [str(BENCH.parent)]
 
-from bench.stack import ROOT, await_recorded, fleet, hand_over  # noqa: E402
+from bench.stack import ROOT, await_recorded, fleet, hand_over, own_home  # noqa: E402
 
 LIMIT = 1.0
 ABSENT_BROKER = "redis://127.0.0.1:1/0"
@@ -144,12 +142,8 @@ def main() -> int:
     parser.add_argument("--waiting", type=int, default=2_000)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    home = Path(tempfile.mkdtemp(prefix="at-bench-"))
-    try:
+    with own_home() as home:
         figures = measure(home, options.turns, options.scopes, options.waiting)
-    finally:
-        embedded.stop(home)
-        shutil.rmtree(home, ignore_errors=True)
     if options.json:
         print(json.dumps(figures))
     else:
