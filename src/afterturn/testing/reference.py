@@ -35,8 +35,8 @@ class ReferenceMemory(Memory):
     Work waits until somebody asks for it: `drain` and a turn ticket's `wait` record and extract
     (with `extractor`, none by default), `flush` and `forget` run at once. `clock` says what time it
     is. `reachable = False` is an outage. What is held outlives `close`, so a test can look at it
-    from a second block. It ranks by shared words, and knows neither vectors, nor retention, nor keys
-    and history of facts. Not for production: it is slow, and it forgets with the process.
+    from a second block. It ranks by shared words, and knows neither vectors, nor retention, nor
+    keys and history of facts. Not for production: it is slow, and it forgets with the process.
     """
 
     def __init__(
