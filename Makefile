@@ -19,7 +19,7 @@ demo: $(RUN)/.installed ## watch conversations being recorded, recalled and eras
 	@$(RUN)/bin/afterturn demo
 
 test: $(DEV)/.installed ## install what the tests need and run them
-	@$(DEV)/bin/python -m pytest $(PYTEST)
+	@$(DEV)/bin/python -m pytest -n 2 --dist loadfile $(PYTEST)
 
 lint: $(DEV)/.installed ## format, lint, types, layers
 	@$(DEV)/bin/ruff format --check .
