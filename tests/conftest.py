@@ -35,7 +35,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("afterturn")
 
 _names = itertools.count(1)
-TEMPLATE = "afterturn_template"
+TEMPLATE = f"at_template_{os.getpid()}"  # several test processes may share a server
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -80,21 +80,23 @@ def broker_url(home: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def template_url(server_url: str) -> str:
+def template_url(server_url: str) -> Iterator[str]:
     """A migrated database that the tests' own are copied from."""
 
-    async def create() -> str:
+    async def administer(statement: str) -> None:
         admin = await asyncpg.connect(server_url)
         try:
-            await admin.execute(f'drop database if exists "{TEMPLATE}"')
-            await admin.execute(f'create database "{TEMPLATE}"')
+            await admin.execute(statement)
         finally:
             await admin.close()
-        url = database_named(server_url, TEMPLATE)
-        await migrate(url, Settings())
-        return url
 
-    return asyncio.run(create())
+    url = database_named(server_url, TEMPLATE)
+    asyncio.run(administer(f'create database "{TEMPLATE}"'))
+    try:
+        asyncio.run(migrate(url, Settings()))
+        yield url
+    finally:
+        asyncio.run(administer(f'drop database "{TEMPLATE}" with (force)'))
 
 
 @pytest.fixture
