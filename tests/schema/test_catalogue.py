@@ -91,6 +91,16 @@ where c.relnamespace = 'afterturn'::regnamespace and c.relkind in ('r', 'p', 'm'
 order by 1, a.attnum
 """
 
+# Of tables whose rows are of a scope; a key that is a number of ours alone tells no two apart.
+_KEYS = """
+select i.indexrelid::regclass::text as key, coalesce(a.attname, '') as first,
+    i.indnkeyatts = 1 and coalesce(a.attidentity, '') <> '' as is_number
+from pg_index i join pg_class c on c.oid = i.indrelid
+left join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0] and a.attnum > 0
+where c.relnamespace = 'afterturn'::regnamespace and i.indisunique and exists (
+    select from pg_attribute p where p.attrelid = i.indrelid and p.attname = 'path')
+"""
+
 Column = tuple[str, str]
 
 
@@ -149,6 +159,28 @@ async def test_a_column_that_is_new_has_to_be_listed(
     """Of whatever type that might hold text, in an old table or in a new one."""
     await database.value(statement)
     assert await unlisted(database) == {column}
+
+
+async def unscoped(database: Database) -> set[str]:
+    """The unique keys of rows of a scope under which two scopes could meet."""
+    rows = await database.rows(_KEYS)
+    assert len(rows) > 5
+    return {row["key"] for row in rows if row["first"] != "path" and not row["is_number"]}
+
+
+async def test_every_unique_key_begins_with_the_scope(database: Database) -> None:
+    """So that what one user says never stands in the way of another's same words.
+
+    The one exception is of a row that has no scope: the default rule, of which there is one.
+    """
+    assert await unscoped(database) == {"afterturn.schedules_default"}
+
+
+@pytest.mark.parametrize("columns", ["record_id, path", "md5(text), path", "record_id"])
+async def test_a_unique_key_across_scopes_is_seen(database: Database, columns: str) -> None:
+    """Whether its scope comes later, behind an expression, or not at all."""
+    await database.value(f"create unique index across on afterturn.memories ({columns})")
+    assert "afterturn.across" in await unscoped(database)
 
 
 async def test_a_forget_leaves_no_word_and_no_path_in_any_column(

@@ -134,7 +134,7 @@ async def test_provenance_comes_from_afterturn_and_not_from_the_text(memory: Mem
 
 
 async def test_a_fact_that_names_another_scope_is_ignored(settings: Settings) -> None:
-    """The scope comes from the caller's code, whatever a model makes of the text."""
+    """The scope comes from the caller's code, whatever a model makes of the text; counted."""
     from afterturn.turns import ExtractionRequest, ExtractionResult
 
     class Misled:
@@ -158,7 +158,9 @@ async def test_a_fact_that_names_another_scope_is_ignored(settings: Settings) ->
         async with memory.turn(scope) as turn:
             ticket = await turn.finish("a", None)
         await memory.drain(ACME, in_process=True)
-        assert (await ticket.wait()).extracted == 1
+        outcome = await ticket.wait()
+        assert (outcome.status, outcome.extracted) == ("done", 1)
+        assert outcome.reason == "3 facts refused"
         held = [each async for each in memory.export(ACME) if isinstance(each, MemoryRecord)]
         assert {each.scope_path for each in held} == {scope.path}
 
