@@ -34,6 +34,8 @@ pytestmark = pytest.mark.fleet
 
 StartWorker = Callable[..., Running]
 
+_RELEASED = {"release": RELEASE}
+
 
 @pytest.fixture
 def start_worker(settings: Settings, directory: Path) -> Iterator[StartWorker]:
@@ -124,6 +126,25 @@ def test_the_parent_holds_nothing_that_children_could_share(
     assert inodes, "the child's connection is none of its parent's"
     assert worker.stop() == 0
     assert _connections(database_url) == 0
+
+
+def test_two_hundred_tasks_of_two_children_share_nothing(
+    start_worker: StartWorker, broker: Valkey, directory: Path, home: Path
+) -> None:
+    """One after the other, failing ones between, each asks PostgreSQL over its child's own."""
+    database_url = embedded.ensure(home, durable=False).database_url
+    worker = start_worker(changes={"database_url": database_url, "worker_concurrency": 2})
+    wait_until((directory / "ready-0").exists, "the worker is ready")
+    for number in range(200):
+        if number % 10 == 0:
+            broker.send_raw(LIFECYCLE_QUEUE, _message("afterturn.flush", [[1]], _RELEASED))
+        broker.send_raw(LIFECYCLE_QUEUE, _message("afterturn.expire", [[number + 1]], _RELEASED))
+    wait_until(lambda: worker.output().count("'expire 1'") == 200, "all are done")
+    wait_until(
+        lambda: worker.output().count("'failed: MemoryUnavailable'") == 20, "and the failing ones"
+    )
+    assert worker.output().count("'failed: ") == 20
+    assert len({pid for kind, _, pid in worker.called() if kind == "expire"}) == 2
 
 
 def test_it_starts_before_its_servers(
