@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -53,6 +53,28 @@ def checked_id(value: str, *, what: str, characters_max: int) -> str:
             f"Not a valid {what}",
             detail=f"{len(value)} characters" if isinstance(value, str) else f"got {_type(value)}",
             hint=f"Use 1 to {characters_max} ASCII letters, digits, '-', '_', ':' or '.'.",
+        )
+    return value
+
+
+def checked_ids(values: Iterable[str], *, what: str, characters_max: int) -> list[str]:
+    """Several ids; a single text is refused, since its letters would pass for ids."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise MemoryContractError(
+            f"The {what}s must be a list",
+            detail=f"got {_type(values)}",
+            hint=f"Pass {what}s=[...], also for a single one.",
+        )
+    return [checked_id(each, what=what, characters_max=characters_max) for each in values]
+
+
+def checked_number(value: int, *, what: str, at_least: int = 0) -> int:
+    """A number that PostgreSQL can count to."""
+    if not isinstance(value, int) or not at_least <= value < 1 << 63:
+        small = isinstance(value, int) and abs(value) < 1 << 63
+        raise MemoryContractError(
+            f"The {what} must be a whole number, at least {at_least} and below 2**63",
+            detail=f"got {value if small else _type(value)}",
         )
     return value
 

@@ -164,6 +164,10 @@ def forget_request(
         )
     request: dict[str, Any] = {"derived": derived}
     for name, note in (("requested_by", requested_by), ("reason", reason)):
+        if not isinstance(note, str):
+            raise MemoryContractError(
+                f"The {name} must be text", detail=f"got {type(note).__name__}"
+            )
         if len(note) > NOTE_CHARACTERS_MAX:
             raise MemoryContractError(
                 f"{name} is too long",

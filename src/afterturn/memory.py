@@ -20,6 +20,8 @@ from afterturn.intake import (
     SESSION_CHARACTERS_MAX,
     TURN_ID_CHARACTERS_MAX,
     checked_id,
+    checked_ids,
+    checked_number,
 )
 from afterturn.lifecycle import Derived, forget_request
 from afterturn.model import refusing
@@ -192,12 +194,18 @@ class Memory:
         limit: int = 100,
     ) -> tuple[MemoryRecord, ...]:
         """Published records at exactly this scope by record id, after the id `after`."""
+        checked_number(limit, what="limit", at_least=1)
+        if after:
+            checked_id(after, what="record_id", characters_max=RECORD_ID_CHARACTERS_MAX)
         return await self._opened.reading.list(scope, layers=layers, after=after, limit=limit)
 
     async def transcript(
         self, scope: MemoryScope, session: str | None = None, limit: int = 50
     ) -> tuple[TranscriptTurn, ...]:
         """The last `limit` recorded turns of exactly this scope, oldest first."""
+        checked_number(limit, what="limit", at_least=1)
+        if session is not None:
+            checked_id(session, what="session", characters_max=SESSION_CHARACTERS_MAX)
         return await self._opened.reading.transcript(scope, session=session, limit=limit)
 
     async def export(self, scope: MemoryScope) -> AsyncIterator[MemoryRecord | TranscriptTurn]:
@@ -334,11 +342,11 @@ class Memory:
 
     async def cancel_scheduled(self, schedule_id: int) -> Schedule:
         """Cancel an erase to come; twice is legal. Raises `MemoryContractError` once it was due."""
-        return await self._opened.schedules.cancel(schedule_id)
+        return await self._opened.schedules.cancel(checked_number(schedule_id, what="schedule_id"))
 
     async def job(self, job_id: int) -> LifecycleReceipt | None:
         """The receipt of a lifecycle job, None while it has not ended."""
-        return await self._opened.lifecycle.receipt(job_id)
+        return await self._opened.lifecycle.receipt(checked_number(job_id, what="job_id"))
 
     # -- watching
 
@@ -415,14 +423,10 @@ def _selection(
             hint="Name record_ids, turn_ids or a session; `forget` erases the whole scope.",
         )
     named: dict[str, Any] = {
-        "record_ids": [
-            checked_id(each, what="record_id", characters_max=RECORD_ID_CHARACTERS_MAX)
-            for each in record_ids
-        ],
-        "turn_ids": [
-            checked_id(each, what="turn_id", characters_max=TURN_ID_CHARACTERS_MAX)
-            for each in turn_ids
-        ],
+        "record_ids": checked_ids(
+            record_ids, what="record_id", characters_max=RECORD_ID_CHARACTERS_MAX
+        ),
+        "turn_ids": checked_ids(turn_ids, what="turn_id", characters_max=TURN_ID_CHARACTERS_MAX),
     }
     if session is not None:
         named["session"] = checked_id(

@@ -10,7 +10,7 @@ import asyncpg
 from pydantic import Field
 
 from afterturn.database import Connection, Database
-from afterturn.errors import ErasePending, MemoryContractError
+from afterturn.errors import ErasePending
 from afterturn.intake import Metadata, Time
 from afterturn.model import Model
 from afterturn.records import MemoryLayer, MemoryRecord, Source, checked_layer
@@ -96,8 +96,6 @@ class Reading:
         limit: int = 100,
     ) -> tuple[MemoryRecord, ...]:
         """Published records at exactly this scope, by record id, after the one named `after`."""
-        if limit < 1:
-            raise MemoryContractError("A limit must be at least 1", detail=f"got {limit}")
         names = None if layers is None else [checked_layer(layer).value for layer in layers]
         async with self._snapshot(scope) as conn:
             rows = await conn.fetch(_LIST, scope.stored_path, after or "", names, limit)
@@ -107,8 +105,6 @@ class Reading:
         self, scope: MemoryScope, *, session: str | None = None, limit: int = 50
     ) -> tuple[TranscriptTurn, ...]:
         """The last `limit` recorded turns of exactly this scope, oldest first."""
-        if limit < 1:
-            raise MemoryContractError("A limit must be at least 1", detail=f"got {limit}")
         async with self._snapshot(scope) as conn:
             rows = await conn.fetch(_TRANSCRIPT, scope.stored_path, session, limit)
         return tuple(_turn_from(row) for row in reversed(rows))

@@ -221,7 +221,8 @@ def why(error: AfterturnError) -> str:
 def _checked_names(names: tuple[str, str] | None) -> tuple[str, str] | None:
     if names is None:
         return None
-    if len(names) != 2 or not all(isinstance(n, str) and 0 < len(n) <= 200 for n in names):
+    pair = not isinstance(names, str) and len(names) == 2
+    if not pair or not all(isinstance(n, str) and 0 < len(n) <= 200 for n in names):
         raise MemoryContractError(
             "names must be two texts of 1 to 200 characters",
             hint="Pass the speaker of the query first, then that of the answer.",

@@ -326,6 +326,22 @@ async def test_a_forget_of_nothing_named_is_refused(memory: Memory) -> None:
         await memory.forget_records(ALICE)
 
 
+@pytest.mark.parametrize("wrong", ["t1", b"t1", 7])
+async def test_a_single_id_in_place_of_several_is_refused(memory: Memory, wrong: Any) -> None:
+    """A text would name its letters: a receipt would say done, and nothing had been erased."""
+    async with memory.turn(ALICE, turn_id="t1") as turn:
+        await turn.finish("a", "b")
+    await memory.flush(ALICE)
+    for named in ({"turn_ids": wrong}, {"record_ids": wrong}):
+        with pytest.raises(MemoryContractError, match=r"must be a list"):
+            await memory.forget_records(ALICE, **named)
+    assert (await memory.begin_turn(ALICE)).token == ()
+    assert len(await memory.transcript(ALICE)) == 1
+    for several in (["t1"], ("t1",), {"t1"}):
+        await memory.forget_records(ALICE, turn_ids=several)  # type: ignore[arg-type] # a set
+    assert await memory.transcript(ALICE) == ()
+
+
 # -- times
 
 
@@ -369,9 +385,11 @@ async def test_a_question_that_cannot_be_asked_is_refused_by_the_name_of_the_bou
 
 
 async def test_choices_are_refused_with_what_there_is(memory: Memory) -> None:
-    """Layers, derived, on_unavailable, names, limits, notes."""
+    """Layers, derived, on_unavailable, names, limits, notes, places in a list, numbers of jobs."""
     turn = await memory.begin_turn(ALICE)
     wrong: Any = "whatever"
+    pair: Any = "AB"
+    number: Any = 7
     for call, says in (
         (memory.remember(ALICE, "x", layer=wrong), "working, episodic, semantic"),
         (memory.remember(ALICE, "x", importance=1.5), "importance"),
@@ -382,7 +400,20 @@ async def test_choices_are_refused_with_what_there_is(memory: Memory) -> None:
         (memory.forget(ALICE, derived=wrong), "'keep' or 'erase'"),
         (memory.forget(ALICE, reason="x" * 501), "501 characters, at most 500"),
         (turn.finish("a", "b", names=wrong), "two texts"),
+        (memory.forget(ALICE, requested_by=number), "requested_by must be text"),
         (turn.finish("a", "b", names=("", "B")), "two texts"),
+        (turn.finish("a", "b", names=pair), "two texts"),
+        (memory.list(ALICE, after="a\x00"), "valid record_id"),
+        (memory.list(ALICE, after=number), "valid record_id"),
+        (memory.list(ALICE, limit=10**5_000), "at least 1"),
+        (memory.list(ALICE, limit=wrong), "at least 1"),
+        (memory.transcript(ALICE, limit=2**63), "at least 1"),
+        (memory.transcript(ALICE, session="a\x00"), "valid session"),
+        (memory.transcript(ALICE, session=number), "valid session"),
+        (memory.job(wrong), "whole number"),
+        (memory.job(2**63), "whole number"),
+        (memory.cancel_scheduled(wrong), "whole number"),
+        (memory.cancel_scheduled(2**63), "whole number"),
         (memory.job(10**9), "no such lifecycle job"),
         (memory.cancel_scheduled(10**9), "no such schedule"),
     ):

@@ -80,6 +80,36 @@ async def test_the_same_conversation_of_two_users_is_two(memory: Memory) -> None
     assert {user: await _held(memory, user) for user in USERS[1:]} == before
 
 
+async def test_what_was_forgotten_comes_by_no_way_in(memory: Memory, settings: Settings) -> None:
+    """By its words, by others, by its ids, in lists and exports: not for a reader that had it in
+    its hands, not for one that is new, and not for one above or below."""
+    gone, below = USERS[0], USERS[0].child("c-2")
+    ids = [record.record_id for record in await memory.list(gone)]
+    for scope in (ACME, gone, below):
+        await memory.retrieve(MemoryQuery(scope=scope, text="vegetarian"))
+    await memory.forget(gone)
+    async with Memory(settings, extractor=RuleExtractor(), embedder=Same()) as new:
+        for reader in (memory, new):
+            for scope in (ACME, gone, below):
+                for text in ("I am a vegetarian.", "Does she eat animals?", "Noted", "", *ids):
+                    query = MemoryQuery(scope=scope, text=text, limit=100)
+                    found = await reader.retrieve(query)
+                    assert (found.memories, found.dropped) == ((), ())
+                assert await reader.list(scope, limit=1_000) == ()
+                for before in ids:
+                    assert await reader.list(scope, after=before[:-1] or None) == ()
+                assert await reader.transcript(scope) == ()
+                assert await reader.transcript(scope, session="c-1") == ()
+            for scope in (gone, below):
+                assert await _held(reader, scope) == []
+            held = await _held(reader, ACME)
+            assert held
+            assert not any(f'"{gone.path}"' in line or "for u1." in line for line in held)
+        for named in ({"record_ids": ids}, {"turn_ids": ["t-1"]}, {"session": "c-1"}):
+            receipt = await new.forget_records(gone, **named)
+            assert sum(receipt.counts.values()) == 0
+
+
 async def test_a_forget_of_nothing_leaves_every_row_as_it_was(
     memory: Memory, database: Database
 ) -> None:

@@ -173,7 +173,6 @@ class ReferenceReading:
         limit: int = 100,
     ) -> tuple[MemoryRecord, ...]:
         """Published records at exactly this scope, by record id."""
-        _require_limit(limit)
         wanted = None if layers is None else {checked_layer(layer) for layer in layers}
         self._store.require_open(checked_scope(scope).path)
         found = sorted(
@@ -188,7 +187,6 @@ class ReferenceReading:
         self, scope: MemoryScope, *, session: str | None = None, limit: int = 50
     ) -> tuple[TranscriptTurn, ...]:
         """The last recorded turns of exactly this scope, oldest first."""
-        _require_limit(limit)
         self._store.require_open(checked_scope(scope).path)
         turns = [
             _told(turn)
@@ -212,11 +210,6 @@ class ReferenceReading:
 
     def _exported(self, scope: MemoryScope, path: str) -> bool:
         return covers(scope.path, path) and not self._store.erasing(path)
-
-
-def _require_limit(limit: int) -> None:
-    if limit < 1:
-        raise MemoryContractError("A limit must be at least 1", detail=f"got {limit}")
 
 
 def _told(turn: HeldTurn) -> TranscriptTurn:
