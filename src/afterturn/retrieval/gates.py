@@ -100,6 +100,8 @@ class _Seen:
         said = self.texts.get((candidate.path, candidate.text))
         if said and (candidate.who in said or not candidate.who or "" in said):
             return True
+        if not self.messages:
+            return False
         layers = self.messages.get(candidate.message)
         return layers is not None and candidate.layer not in layers
 

@@ -11,6 +11,7 @@ R@10; short messages are one piece each.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -163,15 +164,17 @@ def find(
             postings = index.postings(term)
             if postings is None:
                 continue
-            place = number_of[postings[0]]
-            ranked = place >= 0
-            places.append(place[ranked] + start)
-            counts.append(postings[1][ranked])
+            place, count = number_of[postings[0]], postings[1]
+            if np.minimum.reduce(place) < 0:
+                ranked = place >= 0
+                place, count = place[ranked], count[ranked]
+            places.append(place + start if start else place)
+            counts.append(count)
         if frequency := sum(map(len, places)):
-            idf = float(np.log1p((total - frequency + 0.5) / (frequency + 0.5)))
+            idf = math.log1p((total - frequency + 0.5) / (frequency + 0.5))
             found[term] = TermHits(
-                np.concatenate(places).astype(np.intp),
-                np.concatenate(counts).astype(np.float64),
+                (places[0] if len(places) == 1 else np.concatenate(places)).astype(np.intp),
+                (counts[0] if len(counts) == 1 else np.concatenate(counts)).astype(np.float64),
                 idf,
             )
     if len(found) > QUERY_TERMS_MAX:
@@ -187,9 +190,18 @@ def bm25(
 
     Work is proportional to the postings of the query's terms. Each query term counts once.
     """
-    scores = np.zeros(len(lengths))
-    for hit in hits:
-        length = lengths[hit.documents] / mean_length if mean_length else 0.0
-        weight = hit.counts * (k1 + 1) / (hit.counts + k1 * (1 - b + b * length))
-        scores[hit.documents] += hit.idf * weight  # a document occurs once a term
-    return scores
+    found = list(hits)
+    if not found or not mean_length:
+        return np.zeros(len(lengths))
+    # All terms at once: most have few postings, and an array operation costs as much as 1,000.
+    documents = np.concatenate([hit.documents for hit in found])
+    counts = np.concatenate([hit.counts for hit in found])
+    weights = lengths[documents]
+    weights *= k1 * b / mean_length
+    weights += k1 * (1 - b)
+    weights += counts
+    np.divide(counts, weights, out=weights)
+    weights *= np.repeat(
+        [hit.idf * (k1 + 1) for hit in found], [len(hit.documents) for hit in found]
+    )
+    return np.bincount(documents, weights, len(lengths))

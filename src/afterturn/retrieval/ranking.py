@@ -63,10 +63,10 @@ class Ranking:
     def explained(self, places: Sequence[int]) -> list[dict[str, float]]:
         """What each signal that is not silent adds to the scores at these places."""
         at = self.positions[places]
-        parts = {name: value[at] - value.mean() for name, value in self.own.items()}
         count = len(next(iter(self.own.values())))
+        parts = {n: value[at] - np.add.reduce(value) / count for n, value in self.own.items()}
         for name, value in self.around.items():
-            parts[name] = value[places] - value.sum() / count
+            parts[name] = value[places] - np.add.reduce(value) / count
         added = (np.array(list(parts.values())) * self.scale).round(6).T.tolist()
         return [
             {name: part for name, part in zip(parts, row, strict=True) if part} for row in added
@@ -83,14 +83,16 @@ def rank(
     hits = view.hits(question.terms)
     topical = _topical(hits, view.name_terms())
     own, evidence = _own(view, cue, question, hits, topical, weights)
-    base = _sum(own, len(view))
+    base = _sum(own)
     at = _candidates(base, reach)
     borrowed = signals.Evidence.of(evidence)
     around = _around(view, question, hits, topical, borrowed, weights, at)
-    total = base.copy()
-    total[at] += _sum(around, len(at))
-    mean, scale = _scale(total)
-    scores = np.round((total[at] - mean) * scale, _SCORE_DECIMALS)
+    scores = base[at] + _sum(around)
+    base[at] = scores
+    mean, scale = _scale(base)
+    scores -= mean
+    scores *= scale
+    scores = scores.round(_SCORE_DECIMALS)
     columns = view.columns
     return Ranking(
         positions=at,
@@ -112,9 +114,9 @@ def _own(
     weights: Weights,
 ) -> tuple[dict[str, Floats], Floats]:
     """What each record's own text says, and the evidence in it that others may borrow."""
-    lengths = view.piece_lengths
-    mean = float(lengths.mean()) if len(lengths) else 0.0
-    scores = lexical.bm25(hits.values(), lengths, mean, k1=weights.k1, b=weights.b)
+    scores = lexical.bm25(
+        hits.values(), view.piece_lengths, view.mean_length, k1=weights.k1, b=weights.b
+    )
     evidence = signals.standardised(view.best_piece(scores))
     own = {"lexical": weights.lexical * evidence}
     if cue.vector is not None:
@@ -195,9 +197,10 @@ def _is_about(view: View, speaker: str, hits: Mapping[str, TermHits]) -> Mask:
     return said | (mentions & ~has_speaker)
 
 
-def _sum(parts: Mapping[str, Floats], count: int) -> Floats:
-    total = np.zeros(count)
-    for part in parts.values():
+def _sum(parts: Mapping[str, Floats]) -> Floats:
+    first, *others = parts.values()
+    total = first.copy()
+    for part in others:
         total += part
     return total
 
@@ -206,5 +209,6 @@ def _scale(total: Floats) -> tuple[float, float]:
     """The mean, and what brings a deviation from it to standard deviations."""
     if not len(total):
         return 0.0, 0.0
-    mean, spread = float(total.mean()), float(total.std())
+    mean = float(np.add.reduce(total)) / len(total)
+    spread = signals.spread_of(total - mean)
     return mean, 1.0 / spread if spread > 1e-9 else 0.0

@@ -40,7 +40,7 @@ class Selection:
     A text is one or more pieces in the lexical index: the ranked ones are numbered by position,
     `piece_of` gives their number per part of the entry (-1 where not ranked), `piece_owners` and
     `piece_lengths` [pieces] the position and the terms of each, `piece_starts` the first of each
-    position.
+    position, `terms` how many all of them have.
 
     `centre` float32 [dim] is what the vectors have in common, `along` their product with it and
     `nearness` one by how far each lies from it, 0 for what has no vector (see `_centred`).
@@ -59,6 +59,7 @@ class Selection:
     piece_owners: Positions
     piece_lengths: NDArray[np.float64]
     piece_starts: Slots
+    terms: float
     centre: NDArray[np.float32]
     along: NDArray[np.float32]
     nearness: NDArray[np.float32]
@@ -84,9 +85,10 @@ class Selection:
 def row_at(parts: Sequence[Part], slot: int) -> Row:
     """The row in a slot of the entry."""
     for part in parts:
-        if slot < len(part.segment):
+        count = part.segment.count
+        if slot < count:
             return part.segment.rows[slot]
-        slot -= len(part.segment)
+        slot -= count
     raise IndexError(slot)
 
 
@@ -117,6 +119,7 @@ def select(parts: Sequence[Part], layers: frozenset[str] | None) -> Selection:
         piece_owners=owners,
         piece_lengths=lengths,
         piece_starts=np.searchsorted(owners, np.arange(len(slots))),
+        terms=float(lengths.sum()),
         centre=centre,
         along=along,
         nearness=nearness,

@@ -58,6 +58,9 @@ class _Vector:
 
 T = TypeVar("T")
 
+# An enum's `value` is looked up through a descriptor: for dozens of dropped ones it shows.
+_REASONS: Final = {reason: reason.value for reason in gates.DropReason}
+
 
 @dataclass(frozen=True, slots=True)
 class _Found(Generic[T]):
@@ -179,7 +182,7 @@ class PostgresRetrieval:
         if self._embedder is None or (vector.values is None and not vector.missing):
             return ()  # none was wanted: there is nothing to compare with
         reasons = [vector.missing] if vector.missing else []
-        without = len(view) - int(view.has_vector.sum())
+        without = len(view) - int(np.count_nonzero(view.has_vector))
         if without:
             reasons.append(
                 f"vectors: {without} of {len(view)} records have none of this embedder yet"
@@ -214,7 +217,7 @@ async def _gated(
     return RetrievalResult(
         memories=_memories(found, passage.passed, ranking),
         dropped=tuple(
-            Dropped.trusted(record_id=found.rows[at].record_id, reason=reason.value)
+            Dropped.trusted(record_id=found.rows[at].record_id, reason=_REASONS[reason])
             for at, reason in passage.dropped
             if at < SCAN_BUDGET
         ),

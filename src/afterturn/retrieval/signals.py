@@ -8,7 +8,7 @@ costs little; the rest is computed for `at`, the positions of the candidates.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,13 +35,18 @@ def standardised(values: Floats, known: Mask | None = None) -> Floats:
         return spread_out
     if not len(values):
         return np.zeros(0)
-    deviations: Floats = values - values.mean()
-    # Not a BLAS product: its threads cost more than they gain on so little.
-    spread = math.sqrt(float(np.square(deviations).sum()) / len(values))
+    deviations: Floats = values - np.add.reduce(values) / len(values)
+    spread = spread_of(deviations)
     if spread < _SPREAD_MIN:
         return np.zeros(len(values))
     deviations /= spread
     return deviations
+
+
+def spread_of(deviations: Floats) -> float:
+    """The standard deviation of what deviates from a mean by so much."""
+    # Not a BLAS product: its threads cost more than they gain on so little.
+    return math.sqrt(float(np.einsum("i,i->", deviations, deviations)) / len(deviations))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,8 @@ class Evidence:
         """The evidence with its scale."""
         if not len(values):
             return cls(values, 0.0, 0.0)
-        return cls(values, float(values.mean()), float(values.std()))
+        mean = float(np.add.reduce(values)) / len(values)
+        return cls(values, mean, spread_of(values - mean))
 
     def scaled(self, values: Floats) -> Floats:
         """Some of the values in standard deviations above the mean."""
@@ -69,32 +75,33 @@ class Evidence:
         return np.asarray((values - self.mean) / self.spread)
 
 
-def coverage(view: View, hits: Iterable[TermHits]) -> Floats:
+def coverage(view: View, hits: Sequence[TermHits]) -> Floats:
     """The share of the question's idf mass found in the best piece of each text, 0 to 1."""
-    covered = np.zeros(view.pieces)
-    mass = 0.0
-    for hit in hits:
-        covered[hit.documents] += hit.idf
-        mass += hit.idf
-    return view.best_piece(covered) / mass if mass else np.zeros(len(view))
+    mass = sum(hit.idf for hit in hits)
+    if not mass:
+        return np.zeros(len(view))
+    documents = np.concatenate([hit.documents for hit in hits])
+    shares = np.repeat([hit.idf / mass for hit in hits], [len(hit.documents) for hit in hits])
+    return view.best_piece(np.bincount(documents, shares, view.pieces))
 
 
-def thread_coverage(view: View, hits: Iterable[TermHits], at: Slots) -> Floats:
+def thread_coverage(view: View, hits: Sequence[TermHits], at: Slots) -> Floats:
     """The share of the question's idf mass found in a message or the one before it, 0 to 1.
 
     Who answers a question does not repeat its words.
     """
     covered = np.zeros(len(at))
-    holds = np.zeros(len(view) + 1, dtype=np.bool_)  # the last stands for "nothing before"
+    mass = sum(hit.idf for hit in hits)
     before = np.where(view.opens_thread[at], len(view), at - 1)
-    mass = 0.0
-    for hit in hits:
-        holders = view.piece_owners[hit.documents]
-        holds[holders] = True
-        covered += hit.idf * (holds[at] | holds[before])
-        holds[holders] = False
-        mass += hit.idf
-    return covered / mass if mass else covered
+    for start in range(0, len(hits), 8):
+        # A bit for each of eight terms, and what every set of them covers.
+        holds = np.zeros(len(view) + 1, dtype=np.uint8)  # the last stands for "nothing before"
+        covers = np.zeros(1)
+        for bit, hit in enumerate(hits[start : start + 8]):
+            holds[view.owners(hit.documents)] |= np.uint8(1 << bit)
+            covers = np.concatenate((covers, covers + hit.idf / mass))
+        covered += covers[holds[at] | holds[before]]
+    return covered
 
 
 def previous_evidence(evidence: Evidence, opens_thread: Mask, asks: Mask, at: Slots) -> Floats:
@@ -124,17 +131,16 @@ def session_lexical(
     view: View, hits: Iterable[TermHits], at: Slots, *, k1: float, b: float
 ) -> Floats:
     """BM25 of each candidate's whole session, standardised over the sessions."""
-    lengths = view.session_lengths
     by_session = [_in_sessions(view, hit) for hit in hits]
-    mean = float(lengths.mean()) if len(lengths) else 0.0
-    scores = lexical.bm25(by_session, lengths, mean, k1=k1, b=b)
+    mean = view.mean_session_length
+    scores = lexical.bm25(by_session, view.session_lengths, mean, k1=k1, b=b)
     return standardised(scores)[view.session_of[at]]
 
 
 def _in_sessions(view: View, hit: TermHits) -> TermHits:
-    sessions = view.session_of[view.piece_owners[hit.documents]]
-    counts = np.bincount(sessions, hit.counts, view.sessions).astype(np.float64)
-    which = np.flatnonzero(counts)
+    sessions = view.session_of[view.owners(hit.documents)]
+    counts = np.bincount(sessions, hit.counts, view.sessions)
+    (which,) = counts.nonzero()
     idf = math.log1p((view.sessions - len(which) + 0.5) / (len(which) + 0.5))
     return TermHits(which, counts[which], idf)
 

@@ -33,6 +33,7 @@ class View:
         self.selections: tuple[Selection, ...] = tuple(selection for _, selection in chosen)
         self.starts = (0, *accumulate(map(len, self.selections)))
         self._piece_starts = (0, *accumulate(len(s.piece_owners) for s in self.selections))
+        self._terms = sum(s.terms for s in self.selections)
         self._session_starts = (0, *accumulate(len(s.session_starts) for s in self.selections))
 
     def __len__(self) -> int:
@@ -67,6 +68,22 @@ class View:
     def session_lengths(self) -> Floats:
         """Terms of each session."""
         return _joined([s.session_lengths for s in self.selections], np.float64)
+
+    @property
+    def mean_length(self) -> float:
+        """Terms of a piece, on average."""
+        return self._terms / self.pieces if self.pieces else 0.0
+
+    @property
+    def mean_session_length(self) -> float:
+        """Terms of a session, on average."""
+        return self._terms / self.sessions if self.sessions else 0.0
+
+    def owners(self, pieces: Slots) -> Slots | Positions:
+        """The positions that these pieces are of."""
+        if self.pieces == len(self):
+            return pieces  # each text is one piece
+        return self.piece_owners[pieces]
 
     def prior(self, weights: Weights, *, to_assistant: bool) -> Floats:
         """What each ranked row has on its side before any question."""
@@ -128,7 +145,11 @@ class View:
             cosine *= np.float32(1.0 / (float(np.linalg.norm(away)) or 1.0))
             found.append(cosine)
         # Matrix products differ in the last bits with the shape of the matrix.
-        return np.asarray(_joined(found, np.float32), dtype=np.float64).round(_COSINE_DECIMALS)
+        scale = 10.0**_COSINE_DECIMALS
+        rounded: Floats = np.multiply(_joined(found, np.float32), scale, dtype=np.float64)
+        np.rint(rounded, out=rounded)
+        rounded /= scale
+        return rounded
 
     def names(self) -> tuple[str, ...]:
         """The names of everybody who speaks in what is ranked."""
@@ -158,12 +179,16 @@ class View:
         at = bisect_right(self.starts, position) - 1
         selection = self.selections[at]
         within = position - self.starts[at]
-        return at, (int(selection.slots[within]), *selection.twins.get(within, ()))
+        slot = selection.slots.item(within)
+        twins = selection.twins.get(within)
+        return at, (slot, *twins) if twins else (slot,)
 
     def rows(self, position: int) -> tuple[Row, ...]:
         """The row at a position, and behind it the other records of the same message."""
         at, slots = self.slots(position)
         parts = self.entries[at].parts
+        if len(slots) == 1:
+            return (row_at(parts, slots[0]),)
         return tuple(row_at(parts, slot) for slot in slots)
 
 
