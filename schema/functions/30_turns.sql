@@ -410,9 +410,10 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 declare
     at timestamptz := afterturn.clock();
     taken bigint;
+    kind_of constant text := 'embed';  -- not said outright, or an index of many jobs would do
 begin
     select q.id into taken from afterturn.jobs q
-    where q.id = any(p_ids) and q.kind = 'embed' and q.finished_at is null and q.ready_at <= at
+    where q.id = any(p_ids) and q.kind = kind_of and q.finished_at is null and q.ready_at <= at
     order by q.id limit 1 for update skip locked;
     if not found then
         select q.id into taken from afterturn.jobs q
