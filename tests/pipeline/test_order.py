@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from afterturn.database import Database
 from afterturn.jobs.rings import RingPublisher
+from afterturn.jobs.tally import Tally
 from afterturn.pipeline.runner import Runner
 from afterturn.scope import MemoryScope
 from afterturn.settings import Settings
@@ -197,6 +200,29 @@ async def test_waiting_behind_one_erase_costs_the_sweep_nothing(desk: Desk) -> N
     await desk.value("update afterturn.jobs set ring_at = afterturn.clock() - interval '1 s'")
     rung = await desk.rows("select * from afterturn.sweep(100, '1s') where job_id is not null")
     assert len(rung) == 20
+
+
+@pytest.mark.parametrize("flushed", [CHAT_1, ACME])
+@pytest.mark.parametrize("state", ["staged", "held", "left", "to be repeated"])
+async def test_a_flush_publishes_what_was_acknowledged_before(
+    desk: Desk, flushed: MemoryScope, state: str
+) -> None:
+    """A turn that nobody has begun, that a worker holds, that a lost one left, that has failed and
+    waits for its time: when the flush has ended it can be read, and only once."""
+    staged = await desk.stage(CHAT_1, "t")
+    held = None if state == "staged" else await desk.claim("record", staged.record_job)
+    if state == "left":
+        await desk.expire_lease(staged.record_job)
+    if state == "to be repeated":
+        assert held is not None
+        assert await desk.ledger.fail_turn(held.lease, "no space") == "retry"
+    assert await desk.flush(flushed) == "recorded 1, flushed 1"
+    assert len(await desk.texts()) == 4
+    if held is not None:
+        tally = Tally()
+        await desk.recorder.record([held], tally)
+        assert str(tally).startswith("refused")
+    assert (len(await desk.texts()), await desk.texts(pending=True)) == (4, [])
 
 
 async def test_a_named_erase_waits_for_the_flushes_before_it(desk: Desk) -> None:
