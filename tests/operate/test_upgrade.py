@@ -65,7 +65,7 @@ def last_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"needs the repository's history with {LAST}")
     folder = tmp_path_factory.mktemp("last")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extractall(folder)  # noqa: S202 - our own; Python 3.11.2 knows no filter
     return folder
 
 
