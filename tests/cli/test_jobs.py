@@ -194,6 +194,15 @@ def test_an_unknown_job_is_named(commands: CommandLine) -> None:
     assert "jobs list" in outcome.error
 
 
+@pytest.mark.parametrize("action", ["show", "retry"])
+def test_a_number_that_no_job_can_have_is_refused(commands: CommandLine, action: str) -> None:
+    """As what it is, and not as a database to be tried again."""
+    outcome = commands.run("jobs", action, 2**63)
+    assert outcome.code == 1
+    assert "whole number" in outcome.error
+    assert "Try again" not in outcome.error
+
+
 @pytest.mark.parametrize(
     "arguments",
     [("retry",), ("retry", "1", "--dead"), ("retry", "1", "--kind", "embed"), ("show",)],

@@ -8,6 +8,7 @@ from typing import Final, Literal, get_args
 
 from afterturn.database import Database
 from afterturn.errors import ErasePending, MemoryContractError
+from afterturn.intake import checked_number
 from afterturn.jobs.names import Kind
 from afterturn.model import Model
 from afterturn.scope import MemoryScope
@@ -122,7 +123,7 @@ async def find_jobs(
 
 async def show_job(database: Database, job_id: int) -> JobInfo:
     """One job, with what became of its turn. Raises `MemoryContractError` for an unknown id."""
-    row = await database.row_or_none(_SHOW, job_id)
+    row = await database.row_or_none(_SHOW, checked_number(job_id, what="job_id"))
     if row is None:
         raise _unknown(job_id)
     turn = None
@@ -138,7 +139,7 @@ async def retry_job(database: Database, job_id: int) -> Retried:
     Raises `ErasePending` while an erase of its scope stands and `MemoryContractError` when there
     is nothing to run: no such job, one that a worker holds, one that ended well.
     """
-    row = await database.row(_RETRY, job_id)
+    row = await database.row(_RETRY, checked_number(job_id, what="job_id"))
     match row["verdict"]:
         case "retried" | "hastened":
             return Retried(
