@@ -142,20 +142,26 @@ def passage(
     passed: list[int] = []
     dropped: list[tuple[int, DropReason]] = []
     chars = 0
+    limit, max_chars = query.limit, query.max_chars
+    least_importance, least_relevance = query.min_importance, query.min_relevance
     for at, (candidate, score) in enumerate(zip(candidates, scores, strict=True)):
-        reason = _judged(candidate, score, query, seen)
-        if reason is None and len(passed) >= query.limit:
+        if seen.repeats(candidate):
+            reason = DropReason.DUPLICATE
+        elif least_importance is not None and not candidate.importance >= least_importance:
+            reason = DropReason.IMPORTANCE
+        elif least_relevance is not None and not score >= least_relevance:
+            reason = DropReason.RELEVANCE
+        elif len(passed) >= limit:
             reason = DropReason.LIMIT
-        size = len(candidate.text)
-        if reason is None and query.max_chars is not None and chars + size > query.max_chars:
+        elif max_chars is not None and chars + len(candidate.text) > max_chars:
             reason = DropReason.MAX_CHARS
-        if reason is None:
+        else:
             passed.append(at)
-            chars += size
+            chars += len(candidate.text)
             # Only what is returned makes another one a duplicate: else both would be lost.
             seen.remember(candidate)
-        else:
-            dropped.append((at, reason))
+            continue
+        dropped.append((at, reason))
     return Passage(tuple(passed), tuple(dropped))
 
 
@@ -173,18 +179,6 @@ def admit(
         ),
         degraded=tuple(degraded),
     )
-
-
-def _judged(
-    candidate: Candidate, score: float, query: MemoryQuery, seen: _Seen
-) -> DropReason | None:
-    if seen.repeats(candidate):
-        return DropReason.DUPLICATE
-    if query.min_importance is not None and not candidate.importance >= query.min_importance:
-        return DropReason.IMPORTANCE
-    if query.min_relevance is not None and not score >= query.min_relevance:
-        return DropReason.RELEVANCE
-    return None
 
 
 def _given(record: MemoryRecord) -> _Given:

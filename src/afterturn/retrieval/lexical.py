@@ -204,4 +204,5 @@ def bm25(
     weights *= np.repeat(
         [hit.idf * (k1 + 1) for hit in found], [len(hit.documents) for hit in found]
     )
-    return np.bincount(documents, weights, len(lengths))
+    scores: Floats = np.bincount(documents, weights, len(lengths)).astype(np.float64, copy=False)
+    return scores

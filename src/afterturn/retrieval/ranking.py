@@ -39,7 +39,7 @@ class Ranking:
     """The candidates' `positions` in the view, ascending, with scores aligned.
 
     `own` are the weighted signals of all positions, `around` those of the candidates; `scale`
-    brings them to standard deviations.
+    brings them to standard deviations. `order_key` and `happened_at` are of all positions.
     """
 
     positions: Slots
@@ -57,7 +57,8 @@ class Ranking:
             # All that ties with the last place takes part, so that the cut is no accident.
             last = np.partition(self.scores, -count)[-count]
             chosen = np.flatnonzero(self.scores >= last)
-        keys = (self.order_key[chosen], -self.happened_at[chosen], -self.scores[chosen])
+        rows = self.positions[chosen]
+        keys = (self.order_key[rows], -self.happened_at[rows], -self.scores[chosen])
         return chosen[np.lexsort(keys)][:count]
 
     def explained(self, places: Sequence[int]) -> list[dict[str, float]]:
@@ -100,8 +101,8 @@ def rank(
         own=own,
         around=around,
         scale=scale,
-        order_key=columns["order_key"][at],
-        happened_at=columns["happened_at"][at],
+        order_key=columns["order_key"],
+        happened_at=columns["happened_at"],
     )
 
 
@@ -122,7 +123,8 @@ def _own(
     if cue.vector is not None:
         cosines = signals.standardised(view.cosines(cue.vector), view.has_vector)
         own["vector"] = weights.vector * cosines
-        evidence = evidence + _VECTOR_TO_LEXICAL * cosines
+        cosines *= _VECTOR_TO_LEXICAL  # in place: an array as long as the scope is slow to come by
+        evidence += cosines
     own["coverage"] = weights.coverage * signals.coverage(view, topical)
     if question.terms:
         own["prior"] = view.prior(weights, to_assistant=question.to_assistant)
@@ -210,5 +212,6 @@ def _scale(total: Floats) -> tuple[float, float]:
     if not len(total):
         return 0.0, 0.0
     mean = float(np.add.reduce(total)) / len(total)
-    spread = signals.spread_of(total - mean)
+    total -= mean  # in place: nobody looks at it again
+    spread = signals.spread_of(total)
     return mean, 1.0 / spread if spread > 1e-9 else 0.0

@@ -133,7 +133,7 @@ class PostgresRetrieval:
             return rank(view, cue, weights, reach=reach)
 
         async def best(ranking: Ranking, count: int) -> _Found[Row]:
-            return _best(view.rows, ranking, count)
+            return _best(view.rows_of, ranking, count)
 
         return await _gated(query, ranked, best, self._degraded(view, vector), gated=gated)
 
@@ -153,7 +153,9 @@ class PostgresRetrieval:
                 return await asyncio.to_thread(rank, scanned.view, cue, weights, reach=reach)
 
             async def best(ranking: Ranking, count: int) -> _Found[Row]:
-                found: _Found[tuple[str, str]] = _best(scanned.places, ranking, count)
+                found: _Found[tuple[str, str]] = _best(
+                    lambda positions: [scanned.places(at) for at in positions], ranking, count
+                )
                 rows = await named_rows(connection, found.rows)
                 return _Found(rows, found.places, found.scores)
 
@@ -282,16 +284,19 @@ def _checked(vectors: object, dim: int) -> _Vector:
     return _Vector(values[0] / norm) if norm else _Vector()
 
 
-def _best(rows_at: Callable[[int], Sequence[T]], ranking: Ranking, count: int) -> _Found[T]:
+def _best(
+    rows_of: Callable[[Sequence[int]], Sequence[Sequence[T]]], ranking: Ranking, count: int
+) -> _Found[T]:
     """The best `count` records, the other layer of a message right behind the one ranked."""
     found: _Found[T] = _Found([], [], [])
     best = ranking.best(count)
-    scores, positions = ranking.scores[best].tolist(), ranking.positions[best].tolist()
-    for place, position, score in zip(best.tolist(), positions, scores, strict=True):
-        rows = rows_at(position)
-        found.rows.extend(rows)
-        found.places.extend([place] * len(rows))
-        found.scores.extend([score] * len(rows))
+    groups = rows_of(ranking.positions[best].tolist())
+    scores = ranking.scores[best].tolist()
+    for place, rows, score in zip(best.tolist(), groups, scores, strict=True):
+        for row in rows:
+            found.rows.append(row)
+            found.places.append(place)
+            found.scores.append(score)
         if len(found.rows) >= count:
             break
     del found.rows[count:], found.places[count:], found.scores[count:]

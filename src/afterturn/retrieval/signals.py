@@ -82,7 +82,8 @@ def coverage(view: View, hits: Sequence[TermHits]) -> Floats:
         return np.zeros(len(view))
     documents = np.concatenate([hit.documents for hit in hits])
     shares = np.repeat([hit.idf / mass for hit in hits], [len(hit.documents) for hit in hits])
-    return view.best_piece(np.bincount(documents, shares, view.pieces))
+    covered = np.bincount(documents, shares, view.pieces)
+    return view.best_piece(covered.astype(np.float64, copy=False))
 
 
 def thread_coverage(view: View, hits: Sequence[TermHits], at: Slots) -> Floats:
@@ -139,7 +140,7 @@ def session_lexical(
 
 def _in_sessions(view: View, hit: TermHits) -> TermHits:
     sessions = view.session_of[view.owners(hit.documents)]
-    counts = np.bincount(sessions, hit.counts, view.sessions)
+    counts = np.bincount(sessions, hit.counts, view.sessions).astype(np.float64, copy=False)
     (which,) = counts.nonzero()
     idf = math.log1p((view.sessions - len(which) + 0.5) / (len(which) + 0.5))
     return TermHits(which, counts[which], idf)

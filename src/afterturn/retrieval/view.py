@@ -183,13 +183,23 @@ class View:
         twins = selection.twins.get(within)
         return at, (slot, *twins) if twins else (slot,)
 
+    def rows_of(self, positions: Sequence[int]) -> list[tuple[Row, ...]]:
+        """`rows` of each of these positions."""
+        if len(self.entries) != 1 or len(self.entries[0].parts) != 1:
+            return [self.rows(position) for position in positions]
+        # Nearly every reader: one entry that lies in one piece.
+        held, selection = self.entries[0].parts[0].segment.rows, self.selections[0]
+        twins = selection.twins
+        return [
+            (held[slot], *[held[twin] for twin in twins.get(position, ())])
+            for position, slot in zip(positions, selection.slots[positions].tolist(), strict=True)
+        ]
+
     def rows(self, position: int) -> tuple[Row, ...]:
         """The row at a position, and behind it the other records of the same message."""
         at, slots = self.slots(position)
         parts = self.entries[at].parts
-        if len(slots) == 1:
-            return (row_at(parts, slots[0]),)
-        return tuple(row_at(parts, slot) for slot in slots)
+        return tuple([row_at(parts, slot) for slot in slots])
 
 
 def _joined(arrays: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
