@@ -268,8 +268,8 @@ create table afterturn.probes (
 -- The planner's statistics would keep samples of text that was erased.
 alter table afterturn.turns alter column query set statistics 0,
     alter column answer set statistics 0, alter column names set statistics 0,
-    alter column metadata set statistics 0;
+    alter column metadata set statistics 0, alter column session set statistics 0;
 alter table afterturn.memories alter column text set statistics 0,
-    alter column metadata set statistics 0;
+    alter column metadata set statistics 0, alter column session set statistics 0;
 alter table afterturn.fact_statements alter column text set statistics 0,
     alter column origin set statistics 0, alter column metadata set statistics 0;

@@ -124,6 +124,19 @@ begin
         order by 1) k;
 end $$;
 
+-- The same as lock_lane, never queued for.
+create or replace function afterturn.try_lock_lane(path text) returns boolean
+language plpgsql as $$
+declare
+    got boolean;
+begin
+    select bool_and(case when k.own then pg_try_advisory_xact_lock(k.key)
+        else pg_try_advisory_xact_lock_shared(k.key) end) into got
+    from (select afterturn.lock_key(1, q.path) as key, q.path = try_lock_lane.path as own
+          from unnest(afterturn.covering(try_lock_lane.path)) q(path) order by 1) k;
+    return got;
+end $$;
+
 -- Enqueuing of overlapping lifecycle jobs is serial, so their numbers are their commit order.
 create or replace function afterturn.lock_lane(path text) returns void
 language plpgsql as $$

@@ -377,10 +377,13 @@ end $$;
 create or replace function afterturn.renew(p_ids bigint[], p_leases uuid[], p_lease interval)
 returns setof bigint
 language sql as $$
+    with held as materialized (
+        select j.id from afterturn.jobs j
+        join unnest(p_ids, p_leases) h(id, lease) on j.id = h.id and j.lease_token = h.lease
+        where j.finished_at is null order by j.id for update of j)
     update afterturn.jobs j
     set ready_at = afterturn.clock() + p_lease, ring_at = afterturn.clock() + p_lease
-    from unnest(p_ids, p_leases) h(id, lease)
-    where j.id = h.id and j.lease_token = h.lease and j.finished_at is null
+    from held h where j.id = h.id
     returning j.id
 $$;
 

@@ -49,11 +49,17 @@ begin
     update afterturn.fact_statements f set superseded = true
     from unnest(paths, ids) k(path, record_id)
     where f.path = k.path and f.record_id = k.record_id and not f.superseded
-        and exists (select from afterturn.fact_statements l
+        and (exists (select from afterturn.fact_statements l
             where l.path = f.path and l.record_id = f.record_id
                 and (l.digest <> f.digest or l.superseded)
                 and (l.said_at, l.staged_at, l.turn_path, l.turn_id)
-                    > (f.said_at, f.staged_at, f.turn_path, f.turn_id));
+                    > (f.said_at, f.staged_at, f.turn_path, f.turn_id))
+            -- A later one of an erased scope was kept: its statement is gone, its row says when.
+            or exists (select from afterturn.memories m
+                join afterturn.memory_sources s on s.path = m.path
+                    and s.record_id = m.record_id and not s.pending and s.turn_path < 'v'
+                where m.path = f.path and m.record_id = f.record_id and not m.pending
+                    and m.occurred_at > f.said_at and lower(m.text) <> lower(f.text)));
     perform afterturn.settle_facts(paths, ids, p_numbers);
 end $$;
 

@@ -146,6 +146,19 @@ declare
     successor bigint;
 begin
     select * into job from afterturn.jobs j where j.id = p_id for update;
+    -- Behind an erase of all it covers it would find nothing, and keep the scope's name.
+    if exists (select from afterturn.erase_intents i
+               join afterturn.jobs f on f.id = i.job_id and f.path = i.path
+               where i.path = any(afterturn.covering(job.path)) and i.job_id > p_id
+                   and not f.request ? 'named') then
+        perform afterturn.end_lifecycle(p_id, 'superseded', '{}');
+        return null;
+    end if;
+    -- Whoever enqueues holds the lane and may wait for this row: never queued for from here.
+    if not afterturn.try_lock_lane(job.path) then
+        perform afterturn.put_back(p_id, job.attempts, job.reason, '1 second');
+        return null;
+    end if;
     perform afterturn.end_lifecycle(p_id, 'requeued', '{}');
     select e.job_id into successor
     from afterturn.enqueue_lifecycle(job.kind, job.path, job.request, '0') e;
@@ -300,7 +313,8 @@ begin
     moved := cardinality(records);
     if moved > 0 then
         select coalesce(jsonb_object_agg(m.path, m.content), '{}') into numbers
-        from afterturn.move_content(paths, false) m;
+        from afterturn.move_content(
+            case when moved < p_limit then paths || p_path else paths end, false) m;
         delete from afterturn.memories m using unnest(paths, records) k(path, record_id)
         where m.path = k.path and m.record_id = k.record_id and not m.pending;
         delete from afterturn.memory_sources s using unnest(paths, records) k(path, record_id)
@@ -335,7 +349,10 @@ begin
         verdict := 'requeued';
         return;
     end if;
-    select m.content into generation from afterturn.move_content(array[p_path], false) m;
+    generation := (numbers ->> p_path)::bigint;
+    if generation is null then
+        select m.content into generation from afterturn.move_content(array[p_path], false) m;
+    end if;
     perform afterturn.end_lifecycle(p_id, 'done', jsonb_build_object('generation', generation));
     verdict := 'done';
 end $$;

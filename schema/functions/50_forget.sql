@@ -397,6 +397,13 @@ begin
     from afterturn.memories m join sides s on m.turn_id = s.turn_id
         and m.metadata ->> 'speaker' = s.speaker
     where m.path = p_path and m.turn_path = p_path and m.origin = 'turn';
+    -- Facts of the same words that a named record stands for (`settle_facts`) go with it.
+    record_ids := record_ids || array(
+        select distinct f.record_id from afterturn.fact_statements f
+        join afterturn.memories m on m.path = f.path and m.text = f.text and m.origin <> 'turn'
+        where f.path = p_path and m.record_id = any(record_ids) and not f.superseded
+            and not exists (select from afterturn.memories w where w.path = f.path
+                and w.record_id = f.record_id and not w.pending));
     with lost as (
         delete from afterturn.memories m
         where m.path = p_path and (m.record_id = any(record_ids)

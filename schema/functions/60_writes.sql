@@ -53,6 +53,9 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     at timestamptz := afterturn.clock();
+    source_paths text[] := array(
+        select distinct k ->> 'turn_path' from jsonb_array_elements(p_records) r,
+            jsonb_array_elements(r -> 'sources') k);
 begin
     perform afterturn.require_read_committed();
     perform afterturn.require_durable_commit();
@@ -60,7 +63,17 @@ begin
         raise exception 'An erase that covers this scope has not completed'
             using errcode = 'AT001', hint = 'Try again when it is done.';
     end if;
-    perform afterturn.lock_shared(array[p_path]);
+    if cardinality(source_paths) > 100 then
+        raise exception 'The records of one write name sources in more than 100 scopes'
+            using errcode = 'AT004', hint = 'Write them in several requests.';
+    end if;
+    -- An erase of a source's scope must find what was learned from it, or it is found standing here.
+    perform afterturn.lock_shared(array[p_path] || source_paths);
+    if exists (select from unnest(source_paths) s(path)
+            where afterturn.erasing(afterturn.covering(s.path))) then
+        raise exception 'An erase that covers a source of the records has not completed'
+            using errcode = 'AT001', hint = 'Try again when it is done.';
+    end if;
     if p_token is null then
         perform afterturn.require_accounted(p_path, null, false);
     else

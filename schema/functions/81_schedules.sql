@@ -57,6 +57,7 @@ declare
     made afterturn.schedules;
 begin
     perform afterturn.require_durable_commit();
+    perform afterturn.lock_shared(array[p_path]);
     perform afterturn.require_no_erase(p_path);
     if p_due_at <= afterturn.clock() then
         raise exception 'A schedule cannot be in the past'
@@ -77,6 +78,7 @@ declare
 begin
     perform afterturn.require_durable_commit();
     if p_path is not null then
+        perform afterturn.lock_shared(array[p_path]);
         perform afterturn.require_no_erase(p_path);
     end if;
     if p_zone is not null then

@@ -50,7 +50,10 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
     perform afterturn.require_read_committed();
     perform afterturn.lock_lane(p_path);
-    if afterturn.erasing(afterturn.covering(p_path)) or exists (
+    -- Looked at again: an erase may have taken it all since.
+    if afterturn.erasing(afterturn.covering(p_path))
+        or not exists (select from afterturn.paths_to_expire(p_path, p_layer, p_before))
+        or exists (
         select from afterturn.jobs j
         where j.finished_at is null and j.kind = 'expire' and j.path = p_path
             and (j.request ->> 'rule')::bigint = p_rule)

@@ -6,6 +6,7 @@ and a prefix of complete segments is an ancestor. `scope_from_path` is the stric
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from functools import lru_cache
 from typing import Final, Self
@@ -20,6 +21,7 @@ SEGMENT_CHARACTERS_MAX: Final = 200
 PATH_BYTES_MAX: Final = 2_000
 PATH_VERSION: Final = "v1"
 _PREFIX: Final = PATH_VERSION + "/"
+_BROKEN_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 class MemoryScope(BaseModel):
@@ -141,7 +143,11 @@ def scope_from_stored_path(stored: str) -> MemoryScope:
 
 
 def scope_from_command_line(text: str) -> MemoryScope:
-    """The scope written `acme/alice`, each segment percent-encoded where it needs to be."""
+    """The scope written `acme/alice`, each segment percent-encoded where it needs to be.
+
+    A path as it is printed, `v1/acme/alice`, is taken as well; so a root that is itself called `v1`
+    is written `v1/v1/…`.
+    """
     return MemoryScope(segments=tuple(_decode(s) for s in text.removeprefix(_PREFIX).split("/")))
 
 
@@ -182,6 +188,12 @@ def _encode(segments: tuple[str, ...]) -> str:
 
 
 def _decode(segment: str) -> str:
+    if _BROKEN_ESCAPE.search(segment):
+        raise MemoryContractError(
+            "A scope segment has a % without two hexadecimal digits",
+            detail=_shown(segment),
+            hint="A % itself is written %25.",
+        )
     try:
         return unquote(segment, errors="strict")
     except UnicodeDecodeError:

@@ -288,6 +288,15 @@ def test_a_scope_that_is_copied_or_pickled_keeps_its_path() -> None:
         setattr(scope, "segments", ("x",))  # noqa: B010 - the type checker refuses it, too
 
 
+@pytest.mark.parametrize("written", ["acme/%zz", "acme/50%", "acme/%2", "%g0"])
+def test_a_broken_escape_is_refused(written: str) -> None:
+    """It would name another scope than the one that was meant."""
+    with pytest.raises(MemoryContractError, match="%25"):
+        scope_from_command_line(written)
+    with pytest.raises(MemoryContractError):
+        scope_from_path(f"v1/{written}")
+
+
 @given(st.lists(segments, min_size=1, max_size=3))
 def test_the_command_line_takes_segments_encoded_as_in_a_url(parts: list[str]) -> None:
     """`acme/alice`; with or without the version, upper or lower case, encoded more than needed."""

@@ -67,7 +67,8 @@ def main() -> None:
 
     Settings come from AFTERTURN_* variables. Where AFTERTURN_DATABASE_URL or AFTERTURN_BROKER_URL
     is not set, an embedded server is started and shared by your processes. A scope is written
-    acme/alice, its segments percent-encoded where they hold a slash or a percent sign.
+    acme/alice, its segments percent-encoded where they hold a slash or a percent sign; as it is
+    printed, v1/acme/alice, it is taken too, so a root called v1 is written v1/v1/...
 
     Exit codes: 0 it went well, 1 something is wrong (the last line says what), 2 usage.
     """

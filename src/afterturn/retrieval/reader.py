@@ -81,7 +81,7 @@ where m.path = $1 and not m.pending and m.record_id = any($2::text[])
 """
 _NAMED_SOURCES = """
 select s.record_id, s.turn_id, s.turn_path from afterturn.memory_sources s
-where s.path = $1 and not s.pending and s.record_id = any($2::text[])
+where s.path = $1 and not s.pending and s.record_id = any($2::text[]) and s.turn_path >= 'v'
 order by s.record_id, s.turn_path, s.turn_id
 """
 # How many records the path must have now.
