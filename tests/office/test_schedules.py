@@ -384,7 +384,7 @@ class TestRetention:
     async def test_one_that_fails_does_not_hold_up_an_erase(
         self, desk: Desk, sweeper: Sweeper, clock: Clock
     ) -> None:
-        """The erase takes all that the expiry would: it ends, and leaves no job that names the scope."""
+        """The erase takes all that the expiry would: no job is left that names the scope."""
         await _write(desk, ALICE, MemoryLayer.WORKING, "w")
         await clock.go_on(timedelta(days=2))
         ((_, job_id),) = await sweeper.sweep()

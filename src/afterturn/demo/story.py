@@ -204,7 +204,9 @@ def _conclude(screen: Screen, seconds: float, home: Path | None) -> None:
     if screen.untrue:
         screen.say("Not true: " + "; ".join(screen.untrue))
         return
-    screen.say("All that was shown was true. Start it for yourself with `afterturn up`.")
+    screen.say(
+        "All that was shown was true. Start it for yourself with `afterturn up`, which stands beside the Python that ran this."
+    )
 
 
 def _months(conversations: Sequence[Conversation]) -> int:
