@@ -205,7 +205,8 @@ def _conclude(screen: Screen, seconds: float, home: Path | None) -> None:
         screen.say("Not true: " + "; ".join(screen.untrue))
         return
     screen.say(
-        "All that was shown was true. Start it for yourself with `afterturn up`, which stands beside the Python that ran this."
+        "All that was shown was true. Start it for yourself with `afterturn up`: the command "
+        "stands beside the Python that ran this."
     )
 
 
