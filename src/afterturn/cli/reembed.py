@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 def reembed(as_json: bool) -> None:
     """Make the embedder of AFTERTURN_EMBEDDER that of the database, and all vectors with it.
 
-    Needed after the embedder was changed: vectors of two models cannot be compared, so a process
-    with another model than the database's refuses to start. Reading goes on meanwhile, by words
-    alone where a record has no new vector yet, and says so. Broken off, call it again: it goes on
-    where it ended. Restart workers and applications with the new setting.
+    Needed after the embedder was changed: vectors of two models cannot be compared, so an
+    application with another model than the database's refuses to start, and a worker with another
+    one makes no vectors, which `afterturn doctor` names when it is run with the worker's settings.
+    Reading goes on meanwhile, by words alone where a record has no new vector yet, and says so.
+    Broken off, call it again: it goes on where it ended. Restart workers and applications with the
+    new setting.
 
     Needs neither workers nor a broker; workers with the new setting take part.
     """
