@@ -34,7 +34,12 @@ SKEW_SECONDS_MAX: Final = 5.0
 
 _EVICTING_IS_OFF: Final = "noeviction"
 _NOW = "select extract(epoch from clock_timestamp())::float8"
-_FAULTS = "select count(*) as faults, min(fault) as first from afterturn.ledger_faults()"
+_FAULTS = """
+select count(*) as faults, min(f.fault) as first
+from (
+    select fault from afterturn.ledger_faults() union all select fault from afterturn.turn_faults()
+) f
+"""
 _EMBEDDER = "select embedder_model, embedder_dim from afterturn.installation"
 # What a worker or a calling process needs to change, as far as this login may not.
 _LACKING = """
@@ -153,9 +158,9 @@ class Doctor:
         if found["faults"]:
             return _wrong(
                 "ledger",
-                f"{found['faults']} jobs break a rule: {found['first']}",
+                f"{found['faults']} jobs or turns break a rule: {found['first']}",
                 "keep a copy of the database and report it; `select * from "
-                "afterturn.ledger_faults()` names the jobs",
+                "afterturn.ledger_faults()` names the jobs, `turn_faults()` the turns",
             )
         return _ok("ledger", "keeps its rules")
 

@@ -161,6 +161,10 @@ async def test_a_ledger_that_breaks_a_rule(asked: Settings, server_url: str) -> 
         await _execute(url, "update afterturn.jobs set outcome = 'done'")
         found = await _found(asked.model_copy(update={"database_url": url}))
         assert "ended without an outcome" in found["ledger"].says
+        await _execute(url, "delete from afterturn.jobs")
+        await _execute(url, "update afterturn.turns set outcome = 'lost'")
+        found = await _found(asked.model_copy(update={"database_url": url}))
+        assert "unknown outcome" in found["ledger"].says
 
 
 async def test_a_login_that_lacks_rights(asked: Settings, database_url: str) -> None:
