@@ -45,7 +45,30 @@ begin
     end if;
 end $$;
 
--- Keeps records as pending. The same id in the same scope replaces: `updated`.
+-- Records with a source that an erase took: no such turn is there, and its scope has had an erase
+-- that the writer vouches for nothing about. (Where the numbers above are vouched for, a turn that is
+-- not there is one that has not been finished.) Asked under the sources' locks.
+create or replace function afterturn.with_erased_sources(p_path text, p_records jsonb)
+returns setof text
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+begin
+    return query
+    with named as materialized (
+        select r ->> 'record_id' as record_id, k ->> 'turn_path' as path, k ->> 'turn_id' as turn_id
+        from jsonb_array_elements(p_records) r, jsonb_array_elements(r -> 'sources') k),
+    unvouched as materialized (
+        select p.path from (select distinct n.path from named n) p
+        where exists (
+            select from unnest(afterturn.covering(p.path)) c(path)
+            join afterturn.scope_generations g on g.scope_key = afterturn.scope_key(c.path)
+            where g.erase > 0 and not c.path = any(afterturn.covering(p_path))))
+    select distinct n.record_id from named n join unvouched u on u.path = n.path
+    where not exists (select from afterturn.turns t
+        where t.path = n.path and t.turn_id = n.turn_id);
+end $$;
+
+-- Keeps records as pending. The same id in the same scope replaces: `updated`. One that names a
+-- source which an erase took is `erased`: nothing of it is kept, or the turn's name would be back.
 create or replace function afterturn.write_records(
     p_path text, p_token bigint[], p_records jsonb)
 returns table (record_id text, status text)
@@ -56,6 +79,7 @@ declare
     source_paths text[] := array(
         select distinct k ->> 'turn_path' from jsonb_array_elements(p_records) r,
             jsonb_array_elements(r -> 'sources') k);
+    erased text[] := '{}';
 begin
     perform afterturn.require_read_committed();
     perform afterturn.require_durable_commit();
@@ -79,10 +103,15 @@ begin
     else
         perform afterturn.require_exact(p_path, p_token);
     end if;
+    if cardinality(source_paths) > 0 then
+        erased := array(select afterturn.with_erased_sources(p_path, p_records));
+        return query select e.id, 'erased' from unnest(erased) e(id);
+    end if;
     return query
     with given as materialized (
         select r, afterturn.draw_number() as revision
-        from jsonb_array_elements(p_records) r order by r ->> 'record_id'),
+        from jsonb_array_elements(p_records) r
+        where not r ->> 'record_id' = any(erased) order by r ->> 'record_id'),
     known as materialized (
         select distinct m.record_id from afterturn.memories m join given g
             on m.path = p_path and m.record_id = g.r ->> 'record_id'),

@@ -40,7 +40,11 @@ class MemoryWritePort(Protocol):
     """Writing."""
 
     async def write(self, request: WriteRequest) -> WriteReceipt:
-        """Keep records as pending until a flush; the same id in the same scope replaces."""
+        """Keep records as pending until a flush; the same id in the same scope replaces.
+
+        A record that names a source which was erased is refused, alone: a turn that is not there,
+        of a scope below or beside `request.scope` that has had an erase.
+        """
 
 
 @runtime_checkable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 from afterturn.errors import MemoryContractError
 from afterturn.intake import checked_text
@@ -14,6 +14,8 @@ from afterturn.scope import MemoryScope
 Token = tuple[tuple[str, int], ...]
 """The erase generations that cover a scope: (path, number) for each path that had an erase,
 root first; empty where nothing was ever erased."""
+
+ERASED_SOURCE: Final = "one of its sources was erased; leave that source out or do not write it"
 
 
 class WriteRequest(Model):
@@ -68,14 +70,21 @@ def _defect(record: MemoryRecord, scope: MemoryScope, seen: set[str], text_bytes
 def receipt_of(
     request: WriteRequest,
     refused: Mapping[int, str],
-    status: Mapping[str, Literal["pending", "updated"]],
+    status: Mapping[str, Literal["pending", "updated", "erased"]],
 ) -> WriteReceipt:
-    """One outcome a record: what was refused, and what became of the others by their ids."""
+    """One outcome a record: what was refused, and what became of the others by their ids.
+
+    `erased` refuses a record because of what it was learned from.
+    """
+
+    def outcome(at: int, record_id: str) -> RecordOutcome:
+        if at in refused:
+            return RecordOutcome(record_id=record_id, status="refused", reason=refused[at])
+        kept = status[record_id]
+        if kept == "erased":
+            return RecordOutcome(record_id=record_id, status="refused", reason=ERASED_SOURCE)
+        return RecordOutcome(record_id=record_id, status=kept)
+
     return WriteReceipt(
-        outcomes=tuple(
-            RecordOutcome(record_id=record.record_id, status="refused", reason=refused[at])
-            if at in refused
-            else RecordOutcome(record_id=record.record_id, status=status[record.record_id])
-            for at, record in enumerate(request.records)
-        )
+        outcomes=tuple(outcome(at, each.record_id) for at, each in enumerate(request.records))
     )

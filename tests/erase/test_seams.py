@@ -16,7 +16,7 @@ from afterturn.writing import PostgresWriting
 from tests.pipeline.conftest import ALICE, CHAT_1, CHAT_2, Desk
 from tests.pipeline.conftest import desk as desk
 from tests.pipeline.test_facts import HOME, about, current, learn, say
-from tests.pipeline.test_interleavings import until_waiting
+from tests.pipeline.test_interleavings import FINAL, fence, until_waiting
 
 _NAMES_OF = """
 select 'jobs ' || kind as what from afterturn.jobs where path like $1
@@ -70,6 +70,57 @@ async def test_a_write_learned_elsewhere_is_seen_by_the_erase_there(desk: Desk) 
     await writing
     assert await erase == "forgot 1"
     assert await left_of(desk, CHAT_1) == []
+
+
+async def test_a_write_cannot_name_what_was_erased(desk: Desk) -> None:
+    """A source that an erase took refuses its record, alone: the turn's name is not kept again."""
+    writing = PostgresWriting(desk.database, desk.settings)
+    for turn_id in ("t1", "t2"):
+        await desk.record(await desk.stage(CHAT_1, turn_id))
+    await desk.forget(CHAT_1, named={"turn_ids": ["t1"]})
+    gone, there = (Source(turn_id=turn_id, turn_path=CHAT_1.path) for turn_id in ("t1", "t2"))
+    (bad,) = written(ALICE, there, gone).records
+    good = bad.model_copy(update={"record_id": "good", "sources": (there,)})
+    receipt = await writing.write(WriteRequest(scope=ALICE, records=(bad, good)))
+    assert [(each.record_id, each.status) for each in receipt.outcomes] == [
+        ("w", "refused"),
+        ("good", "pending"),
+    ]
+    assert "source" in receipt.outcomes[0].reason
+    await desk.forget(CHAT_1)
+    receipt = await writing.write(
+        WriteRequest(scope=ALICE, records=(bad, good), token=await desk.token(ALICE))
+    )
+    assert [each.status for each in receipt.outcomes] == ["refused", "refused"]
+    assert await left_of(desk, CHAT_1) == []
+
+
+async def test_a_write_that_waited_for_an_erase_of_its_source_is_refused(desk: Desk) -> None:
+    """It is judged by what holds after the wait."""
+    await desk.record(await desk.stage(CHAT_1, "t1"))
+    job = await desk.claim_job(await desk.enqueue_forget(CHAT_1))
+    async with desk.database.connection() as conn, conn.transaction():
+        assert await conn.fetchval(FINAL, *fence(job)) == "done"
+        source = Source(turn_id="t1", turn_path=CHAT_1.path)
+        writing = asyncio.create_task(
+            PostgresWriting(desk.database, desk.settings).write(written(ALICE, source))
+        )
+        await until_waiting(desk)
+    assert [each.status for each in (await writing).outcomes] == ["refused"]
+    assert await left_of(desk, CHAT_1) == []
+
+
+async def test_a_turn_under_way_may_be_named_before_it_is_finished(desk: Desk) -> None:
+    """Its token says that it began after the erase; so does a scope that never had one."""
+    await desk.forget(ALICE)
+    writing = PostgresWriting(desk.database, desk.settings)
+    own = Source(turn_id="t1", turn_path=ALICE.path)
+    below = Source(turn_id="t1", turn_path=CHAT_1.path)
+    (record,) = written(ALICE, own, below).records
+    receipt = await writing.write(
+        WriteRequest(scope=ALICE, records=(record,), token=await desk.token(ALICE))
+    )
+    assert [each.status for each in receipt.outcomes] == ["pending"]
 
 
 async def test_a_flush_that_gives_way_leaves_no_name(desk: Desk) -> None:

@@ -61,8 +61,10 @@ class ReferenceWriting:
         """Keep the records until a flush; one bad record goes alone."""
         self._store.require_vouched(request.scope.path, request.token)
         refused = refusals(request, text_bytes_max=self._text_bytes_max)
-        status = {
-            record.record_id: self._store.keep(record)
+        status: dict[str, Literal["pending", "updated", "erased"]] = {
+            record.record_id: "erased"
+            if self._store.has_erased_source(record)
+            else self._store.keep(record)
             for at, record in enumerate(request.records)
             if at not in refused
         }

@@ -142,6 +142,20 @@ class ReferenceStore:
         elif vector_of(path, token) != self.numbers(path):
             raise StaleTurn(_STALE, hint="Begin a new turn.")
 
+    def has_erased_source(self, record: MemoryRecord) -> bool:
+        """Whether it names a turn that an erase took: one that is not there, of a scope with an
+        erase that a writer to the record's scope vouches for nothing about."""
+        vouched = frozenset(covering_paths(record.scope_path))
+        return any(
+            (source.turn_path, source.turn_id) not in self.turns
+            and any(
+                self.erase_numbers.get(each)
+                for each in covering_paths(source.turn_path)
+                if each not in vouched
+            )
+            for source in record.sources
+        )
+
     # -- writing
 
     def keep(self, record: MemoryRecord) -> Literal["pending", "updated"]:

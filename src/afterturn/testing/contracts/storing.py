@@ -204,6 +204,23 @@ class StoreContract(Contract):
         await ports.lifecycle.flush(scope)
         assert await _seen(ports, scope) == {}
 
+    @with_ports
+    async def test_a_record_of_an_erased_source_is_refused(self, ports: StorePorts) -> None:
+        """Alone, and with a reason: what was erased is not named again. Nor is what was kept."""
+        alice = fresh_root().child("alice")
+        chat = alice.child("chat")
+        source = Source(turn_id="t", turn_path=chat.path)
+        await _write(ports, alice, record(alice, "kept", sources=(source,)))
+        await ports.lifecycle.flush(alice)
+        await ports.lifecycle.forget(chat)
+        receipt = await _write(
+            ports, alice, record(alice, "late", sources=(source,)), record(alice, "other")
+        )
+        assert [each.status for each in receipt.outcomes] == ["refused", "pending"]
+        assert receipt.outcomes[0].reason
+        await ports.lifecycle.flush(alice)
+        assert set(await _seen(ports, alice)) == {"kept", "other"}
+
     # -- flush
 
     @with_ports
