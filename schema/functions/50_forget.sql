@@ -483,7 +483,7 @@ language sql immutable as $$
 $$;
 
 -- The last transaction. `verdict` is busy (somebody holds a lock: end the transaction, wait a
--- little, try again), lost, or done.
+-- little, try again), reembedding (the same, until the change of the model is done), lost, or done.
 create or replace function afterturn.forget_final(
     p_id bigint, p_lease_token uuid, p_path text, p_lease interval,
     out verdict text, out receipt jsonb)
@@ -504,6 +504,10 @@ declare
 begin
     perform afterturn.require_read_committed();
     perform afterturn.require_durable_commit();
+    if not pg_try_advisory_xact_lock_shared(1, 0) then
+        verdict := 'reembedding';
+        return;
+    end if;
     select * into job from afterturn.jobs j where j.id = p_id;
     named := job.request ? 'named';
     keeps := job.request ->> 'derived' is distinct from 'erase';

@@ -5,6 +5,9 @@
 -- stands already, it enqueues what is left, so work that was broken off goes on. Readers serve the
 -- old vectors until this commits and rank without vectors what has none after it.
 --
+-- It makes and takes jobs of every scope, so no erase ends beside it: each asks for the lock of this
+-- key first. (A key of two integers is no path's.) Whoever erases tries again when this is done.
+--
 -- No vector of the old model can come after: who has claimed a job loses it here, and who claims
 -- one asks `standing_embedder` afterwards, which waits for this transaction.
 create or replace function afterturn.begin_reembed(
@@ -14,6 +17,7 @@ declare
     held text[];
 begin
     perform afterturn.require_read_committed();
+    perform pg_advisory_xact_lock(1, 0);
     select i.embedder_model into replaced from afterturn.installation i for update;
     removed := 0;
     if replaced is distinct from p_model then

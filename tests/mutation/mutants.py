@@ -17,11 +17,15 @@ TURNS: Final = "schema/functions/30_turns.sql"
 LEDGER: Final = "schema/functions/40_lifecycle.sql"
 FORGET: Final = "schema/functions/50_forget.sql"
 
+WRITES: Final = "schema/functions/60_writes.sql"
+
 FORGETS: Final = "tests/pipeline/test_forget.py"
 STEPPED: Final = "tests/pipeline/test_interleavings.py"
 ORDER: Final = "tests/pipeline/test_order.py"
 STAGING: Final = "tests/pipeline/test_staging.py"
 PROMISES: Final = "tests/erase/test_promises.py"
+SEAMS: Final = "tests/erase/test_seams.py"
+REEMBED: Final = "tests/erase/test_reembed.py"
 FENCE: Final = "tests/foundation/test_generations.py"
 
 
@@ -53,6 +57,7 @@ ONCE: Final = "an effect happens once"
 LATE: Final = "a late worker erases nothing new"
 IN_ORDER: Final = "lifecycle jobs take effect in order"
 LOST: Final = "nothing acknowledged is lost"
+UNNAMED: Final = "what was erased is not named again"
 
 MUTANTS: Final = (
     Mutant(
@@ -504,6 +509,31 @@ MUTANTS: Final = (
             ),
         ),
         (f"{FORGETS}::test_erase_takes_what_was_learned_elsewhere",),
+    ),
+    Mutant(
+        "the judgement of a write's sources",
+        UNNAMED,
+        (
+            Change(
+                WRITES,
+                "write_records",
+                "erased := array(select afterturn.with_erased_sources(p_path, p_records));",
+                "null;",
+            ),
+        ),
+        (
+            f"{SEAMS}::test_a_write_cannot_name_what_was_erased",
+            f"{SEAMS}::test_a_write_that_waited_for_an_erase_of_its_source_is_refused",
+        ),
+    ),
+    Mutant(
+        "the erase that waits for a change of model",
+        UNNAMED,
+        (Change(FORGET, "forget_final", "not pg_try_advisory_xact_lock_shared(1, 0)", "false"),),
+        (
+            f"{REEMBED}::test_a_change_of_model_leaves_no_job_of_an_erased_scope",
+            f"{REEMBED}::test_a_change_of_model_and_an_erase_never_wait_in_a_circle",
+        ),
     ),
     Mutant(
         "an adopter's lock before the check",

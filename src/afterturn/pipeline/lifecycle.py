@@ -145,10 +145,10 @@ class LifecycleStep:
                 job.stored_path,
                 self._ledger.lease_time,
             )
-            if verdict != "busy":
+            if verdict not in ("busy", "reembedding"):
                 tally.applied("forget", verdict, job.lease.job_id)
                 return
-            tries += 1
+            tries += verdict == "busy"
             if tries == BUSY_BEFORE_INSISTING:
                 await self._insist(job)
             await self._ledger.renew([job.lease])
