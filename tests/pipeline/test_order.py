@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
+import redis
 
 from afterturn.database import Database
+from afterturn.embedded.urls import redis_client_url
+from afterturn.jobs.names import LIFECYCLE_QUEUE, TASKS
 from afterturn.jobs.rings import RingPublisher
 from afterturn.jobs.tally import Tally
 from afterturn.pipeline.runner import Runner
@@ -122,11 +129,38 @@ async def test_a_flush_whose_worker_was_lost_yields_to_an_erase_that_waits(desk:
     assert await desk.claim_job(flush) is not None
     erase = await desk.enqueue_forget(CHAT_1)
     await desk.expire_lease(flush)
-    verdict, job, successor = await desk.ledger.claim_lifecycle(flush)
-    assert (verdict, job) == ("requeued", None)
-    assert successor is not None
+    assert await desk.ledger.claim_lifecycle(flush) == ("requeued", None)
     await desk.ledger.unblock(flush)
     assert await desk.run(erase) == "forgot 1"
+
+
+async def test_what_yields_is_rung_as_what_it_is_once_the_erase_is_done(
+    desk: Desk, database: Database, settings: Settings
+) -> None:
+    """An expiry that went to the tail waits there; its ring is one for an expiry."""
+    broker = redis.Redis.from_url(redis_client_url(str(settings.broker_url)))
+    broker.delete(f"afterturn:{LIFECYCLE_QUEUE}")
+    rings = RingPublisher(str(settings.broker_url), settings)
+    runner = Runner(database, settings, rings, None, None)
+    request = {"rule": 1, "layer": "working", "before": datetime.now(UTC).isoformat()}
+    expiry = await desk.enqueue("expire", ALICE, request)
+    assert await desk.claim_job(expiry) is not None
+    erase = await desk.enqueue_forget(ALICE, named={"turn_ids": ["t"]})
+    await desk.expire_lease(expiry)
+    assert await runner.run("expire", [expiry]) == "requeued 1"
+    receipt = await desk.value("select receipt from afterturn.jobs where id = $1", expiry)
+    assert await runner.run("forget", [erase]) == "forgot 1"
+    await asyncio.to_thread(rings.close, 10.0)
+    sent = [json.loads(each) for each in broker.lrange(f"afterturn:{LIFECYCLE_QUEUE}", 0, -1)]
+    broker.close()
+    told = [(each["headers"]["task"], _ids(each)) for each in sent]
+    assert [task for task, ids in told if receipt["successor"] in ids] == [TASKS["expire"]]
+
+
+def _ids(message: dict[str, Any]) -> list[int]:
+    args, _, _ = json.loads(base64.b64decode(message["body"]))
+    ids: list[int] = args[0]
+    return ids
 
 
 async def test_a_failing_erase_never_dies_and_stays_in_front(desk: Desk) -> None:

@@ -280,18 +280,14 @@ class Ledger:
             )
         )
 
-    async def claim_lifecycle(self, job_id: int) -> tuple[str, ClaimedJob | None, int | None]:
-        """Lease a lifecycle job if it may run now.
-
-        Returns the verdict (`claimed`, `busy`, `requeued`), the job, and a requeued flush's
-        successor.
-        """
+    async def claim_lifecycle(self, job_id: int) -> tuple[str, ClaimedJob | None]:
+        """Lease a lifecycle job if it may run now; the verdict is claimed, busy or requeued."""
         row = await self._database.row(_CLAIM_LIFECYCLE, job_id, self.lease_time)
         verdict = str(row["verdict"])
         if verdict != "claimed":
-            return verdict, None, row["successor"]
+            return verdict, None
         lease = Lease(job_id, row["lease"], row["attempts"])
-        return verdict, ClaimedJob(lease, row["kind"], row["path"], row["request"]), None
+        return verdict, ClaimedJob(lease, row["kind"], row["path"], row["request"])
 
     async def fail_lifecycle(self, lease: Lease, reason: str) -> tuple[str, int | None]:
         """Put a lifecycle job back; a flush that an erase waits for goes to the tail instead."""

@@ -215,13 +215,11 @@ class Runner:
                 raise error
 
     async def _run_lifecycle(self, job_id: int, tally: Tally) -> None:
-        verdict, job, successor = await self._ledger.claim_lifecycle(job_id)
+        verdict, job = await self._ledger.claim_lifecycle(job_id)
         if job is None:
-            if verdict == "requeued":
+            if verdict == "requeued":  # behind an erase, whose end rings for it
                 tally.add("requeued")
                 await self._wake_waiters(job_id)
-                if successor is not None:
-                    self._rings.ring("flush", [successor])
             return
         with tally.timed(job.kind):
             async with self._held(job.lease):
