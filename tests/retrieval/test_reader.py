@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from afterturn.database import Connection, Database
 from afterturn.errors import ErasePending, ScopeViolation
 from afterturn.queries import RetrievalResult
+from afterturn.retrieval import reader as reading
 from afterturn.retrieval.cache import RetrievalCache
 from afterturn.retrieval.entries import Entry
 from afterturn.retrieval.reader import Reader
@@ -49,6 +50,24 @@ async def test_an_unchanged_scope_is_served_from_the_cache(
     second = await reader.entries(PATHS)
     assert [a is b for a, b in zip(first, second, strict=True)] == [True, True]
     assert held_ids(second) == {"a", "b"}
+
+
+async def test_what_is_known_of_scopes_beyond_the_cache_is_bounded(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as there are room for, the last ones; an erase takes its scope's name with it."""
+    monkeypatch.setattr(reading, "REFUSED_MAX", 3)
+    reader = Reader(library.database, RetrievalCache(1_000), model_id="", dim=0)
+    users = [ACME.child(name) for name in ("a", "b", "c")]
+    for user in users:
+        await library.keep(user, {"r": "tea"})
+        await reader.entries([ACME.stored_path, user.stored_path])
+    assert set(reader._refused) == {each.stored_path for each in (ACME, *users[1:])}
+    erase = await library.memory.enqueue_forget(users[2])
+    with pytest.raises(ErasePending):
+        await reader.entries([ACME.stored_path, users[2].stored_path])
+    assert set(reader._refused) == {ACME.stored_path, users[1].stored_path}
+    await erase.wait()
 
 
 async def test_only_the_path_that_changed_is_read(library: Library, reader: Reader) -> None:

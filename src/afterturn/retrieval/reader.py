@@ -32,6 +32,9 @@ from afterturn.retrieval.rows import Row, row_of, vectors_of
 INLINE_ROWS_MAX: Final = 200
 """More changed rows than this are indexed in a thread; it takes some 30 µs a row."""
 
+REFUSED_MAX: Final = 1_000
+"""Scopes known to be larger than the cache; another one is measured again."""
+
 _log: Final = logging.getLogger(__name__)
 
 # Measured on messages of 20 words: what an entry holds per record and per byte of text.
@@ -177,6 +180,7 @@ class Reader:
         if state["erasing"]:
             # It will not be served again; text under an erase need not wait for its eviction.
             self._cache.discard(self._owner, paths[-1])
+            self._refused.pop(paths[-1], None)
             raise ErasePending(
                 "An erase of this scope was requested and has not completed",
                 hint="Try again when it is done; `afterturn jobs` shows it.",
@@ -247,8 +251,15 @@ class Reader:
         else:
             entry = _applied(change, self._dim)
         if not self._cache.put(self._owner, entry):
-            self._refused[entry.path] = entry.label
+            self._refuse(entry)
         return entry
+
+    def _refuse(self, entry: Entry) -> None:
+        """Know that a scope is larger than the cache, as long as nothing is removed from it."""
+        self._refused.pop(entry.path, None)
+        self._refused[entry.path] = entry.label
+        if len(self._refused) > REFUSED_MAX:
+            del self._refused[next(iter(self._refused))]
 
 
 _NOTHING: Final = Label((), -1, -1)
