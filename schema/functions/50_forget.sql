@@ -474,6 +474,24 @@ begin
     perform afterturn.count_rows(p_id, 'schedules', afterturn.forget_schedules(p_path));
 end $$;
 
+-- Locks the pending records that an erase will touch, under the scope and outside it, before any
+-- number moves: whoever flushes or writes outside holds them before the numbers and the sources.
+create or replace function afterturn.hold_pending(
+    p_path text, p_turn_ids text[], p_session text, p_outside text[]) returns void
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+begin
+    perform from afterturn.memories m
+    join (
+        select w.path, w.record_id from afterturn.memories w
+        where w.pending and w.path >= p_path and w.path < afterturn.under_end(p_path)
+        union
+        select s.path, s.record_id from afterturn.sources_of(p_path, p_turn_ids, p_session) s
+        where s.pending and s.path = any(p_outside)) k
+        on m.path = k.path and m.record_id = k.record_id
+    where m.pending
+    order by m.path, m.record_id for update of m;
+end $$;
+
 -- The scopes by whose locks these are held. Each lock takes a place in a table that all sessions
 -- of the server share: for many scopes, their roots.
 create or replace function afterturn.lock_places(p_paths text[]) returns text[]
@@ -531,34 +549,39 @@ begin
         verdict := 'busy';
         return;
     end if;
+    if not afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease) then
+        verdict := 'lost';
+        return;
+    end if;
+    if not named then
+        -- Never waited for: who wakes a flush holds it, and may wait for the one before it or for us.
+        for covered in
+            select j.id from afterturn.jobs j
+            where j.finished_at is null and j.kind = 'flush' and j.id < p_id
+                and j.path >= p_path and j.path < afterturn.under_end(p_path)
+            order by j.id for update skip locked
+        loop
+            perform afterturn.end_lifecycle(covered, 'superseded', '{}');
+        end loop;
+        if exists (
+            select from afterturn.jobs j
+            where j.finished_at is null and j.kind = 'flush' and j.id < p_id
+                and j.path >= p_path and j.path < afterturn.under_end(p_path))
+        then
+            verdict := 'busy';
+            return;
+        end if;
+    end if;
     perform from afterturn.jobs j
     where j.id = any(array(
-        select p_id
-        union
-        select q.id from afterturn.jobs q
-        where q.finished_at is null and q.kind = 'flush' and q.id < p_id and not named
-            and q.path >= p_path and q.path < afterturn.under_end(p_path)
-        union
         -- Offset 0 keeps it one index range a path, not one pass over all turns' jobs.
         select t.id from unnest(alone) o(path), lateral (
             select q.id from afterturn.jobs q
             where q.kind in ('record', 'extract') and q.finished_at is null
                 and q.path >= o.path and q.path < afterturn.under_end(o.path) offset 0) t))
     order by j.id for update;
-    if not afterturn.hold(p_id, 'forget', p_path, p_lease_token, p_lease) then
-        verdict := 'lost';
-        return;
-    end if;
-    if not named then
-        for covered in
-            select j.id from afterturn.jobs j
-            where j.finished_at is null and j.kind = 'flush' and j.id < p_id
-                and j.path >= p_path and j.path < afterturn.under_end(p_path)
-        loop
-            perform afterturn.end_lifecycle(covered, 'superseded', '{}');
-        end loop;
-    end if;
 
+    perform afterturn.hold_pending(p_path, turn_ids, named_session, outside);
     for advanced in
         select o.path from unnest(array[p_path] || outside) o(path)
         order by afterturn.scope_key(o.path)
@@ -594,6 +617,7 @@ begin
     end loop;
 
     select * into job from afterturn.jobs j where j.id = p_id;
+    perform afterturn.hold_erase_log(alone);
     for advanced in select unnest(alone[2:]) loop
         perform afterturn.append_erase_log(advanced, (
                 select g.erase from afterturn.scope_generations g

@@ -111,7 +111,8 @@ begin
     with given as materialized (
         select r, afterturn.draw_number() as revision
         from jsonb_array_elements(p_records) r
-        where not r ->> 'record_id' = any(erased) order by r ->> 'record_id'),
+        where not r ->> 'record_id' = any(erased)
+        order by (r ->> 'record_id') collate "C"),  -- as they are locked by others
     known as materialized (
         select distinct m.record_id from afterturn.memories m join given g
             on m.path = p_path and m.record_id = g.r ->> 'record_id'),

@@ -41,7 +41,21 @@ begin
     return entry;
 end $$;
 
--- The same for a path. `what`: scope (all under it), named (turns, records, a session at it),
+-- Holds the chains of all these paths, in one order, for whoever appends to several.
+create or replace function afterturn.hold_erase_log(p_paths text[]) returns void
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    roots bytea[] := array(
+        select distinct afterturn.scope_key((afterturn.covering(p.path))[1])
+        from unnest(p_paths) p(path) order by 1);
+begin
+    insert into afterturn.erase_log_heads select r, sha256(r) from unnest(roots) r
+    on conflict do nothing;
+    perform from afterturn.erase_log_heads h where h.root_key = any(roots)
+    order by h.root_key for update;
+end $$;
+
+-- Appends an entry for a path. `what`: scope (all under it), named (turns, records, a session at it),
 -- derived (what was learned there from turns erased elsewhere), own (an adopter's own erase).
 create or replace function afterturn.append_erase_log(
     path text, generation bigint, job_id bigint, requested_by text, reason text,

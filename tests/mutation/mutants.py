@@ -25,6 +25,7 @@ ORDER: Final = "tests/pipeline/test_order.py"
 STAGING: Final = "tests/pipeline/test_staging.py"
 PROMISES: Final = "tests/erase/test_promises.py"
 SEAMS: Final = "tests/erase/test_seams.py"
+CIRCLES: Final = "tests/erase/test_circles.py"
 REEMBED: Final = "tests/erase/test_reembed.py"
 FENCE: Final = "tests/foundation/test_generations.py"
 
@@ -57,6 +58,7 @@ ONCE: Final = "an effect happens once"
 LATE: Final = "a late worker erases nothing new"
 IN_ORDER: Final = "lifecycle jobs take effect in order"
 LOST: Final = "nothing acknowledged is lost"
+CIRCLE: Final = "no two operations wait in a circle"
 UNNAMED: Final = "what was erased is not named again"
 
 MUTANTS: Final = (
@@ -534,6 +536,34 @@ MUTANTS: Final = (
             f"{REEMBED}::test_a_change_of_model_leaves_no_job_of_an_erased_scope",
             f"{REEMBED}::test_a_change_of_model_and_an_erase_never_wait_in_a_circle",
         ),
+    ),
+    Mutant(
+        "waiting records before numbers",
+        CIRCLE,
+        (
+            Change(
+                FORGET,
+                "forget_final",
+                "perform afterturn.hold_pending(p_path, turn_ids, named_session, outside);",
+                "null;",
+            ),
+        ),
+        (
+            f"{CIRCLES}::test_an_erase_and_a_flush_of_what_was_learned_from_it",
+            f"{CIRCLES}::test_an_erase_that_keeps_and_a_write_in_place_of_what_it_keeps",
+        ),
+    ),
+    Mutant(
+        "the order of the erase log's chains",
+        CIRCLE,
+        (Change(FORGET, "forget_final", "perform afterturn.hold_erase_log(alone);", "null;"),),
+        (f"{CIRCLES}::test_two_erases_that_reach_into_each_others_roots",),
+    ),
+    Mutant(
+        "a flush that is never waited for",
+        CIRCLE,
+        (Change(FORGET, "forget_final", "for update skip locked", "for update"),),
+        (f"{CIRCLES}::test_an_erase_and_what_wakes_a_flush_that_it_covers",),
     ),
     Mutant(
         "an adopter's lock before the check",
