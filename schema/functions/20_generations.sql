@@ -9,12 +9,20 @@ end $$;
 -- The erase numbers of the covering paths, root first, 0 where nothing was ever erased.
 create or replace function afterturn.token_of(covering text[]) returns bigint[]
 language plpgsql stable parallel safe as $$
+declare
+    own_key bytea;
+    covers text;
+    number bigint;
+    token bigint[] := '{}';
 begin
-    return (
-        select array_agg(coalesce((
-            select g.erase from afterturn.scope_generations g
-            where g.scope_key = afterturn.keyed(i.hash_key, c.path)), 0) order by c.at)
-        from afterturn.installation i, unnest(covering) with ordinality c(path, at));
+    select i.hash_key into own_key from afterturn.installation i;
+    -- One look a path: as a join it took half as long again (function scan, sort).
+    foreach covers in array covering loop
+        select g.erase into number from afterturn.scope_generations g
+        where g.scope_key = afterturn.keyed(own_key, covers);
+        token := token || coalesce(number, 0);
+    end loop;
+    return token;
 end $$;
 
 -- What a turn takes with it when it begins; null while an erase stands. One snapshot.

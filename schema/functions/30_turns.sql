@@ -14,21 +14,28 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     covers text[] := afterturn.covering(p_path);
     at timestamptz := afterturn.clock();
+    covering_path text;
+    locked text;
 begin
-    perform afterturn.require_read_committed();
-    perform afterturn.require_durable_commit();
+    if current_setting('transaction_isolation') <> 'read committed'
+            or current_setting('synchronous_commit') in ('off', 'local') then
+        perform afterturn.require_read_committed();
+        perform afterturn.require_durable_commit();
+    end if;
     if exists (select from afterturn.erase_intents i where i.path = any(covers)) then
         verdict := 'erasing';
         return;
     end if;
-    perform pg_advisory_xact_lock_shared(k.key)
-    from (select afterturn.lock_key(0, c.path) as key from unnest(covers) c(path) order by 1) k;
-    select case
-        when exists (select from afterturn.erase_intents i
-            where i.path = any(covers)) then 'erasing'
-        when afterturn.token_of(covers) is distinct from p_token then 'stale'
-        else 'staged' end
-    into verdict;
+    -- Root first is ascending by key. An assignment, because it needs no plan of its own.
+    foreach covering_path in array covers loop
+        locked := pg_advisory_xact_lock_shared(afterturn.lock_key(0, covering_path))::text;
+    end loop;
+    verdict := 'staged';
+    if exists (select from afterturn.erase_intents i where i.path = any(covers)) then
+        verdict := 'erasing';
+    elsif afterturn.token_of(covers) is distinct from p_token then
+        verdict := 'stale';
+    end if;
     if verdict <> 'staged' then
         -- Known before refused: an acknowledged turn that is staged again is not answered "stale".
         if exists (select from afterturn.turns t
@@ -40,7 +47,7 @@ begin
     with turn as (
         insert into afterturn.turns (path, turn_id, session, query, answer, names, metadata,
             happened_at, occurred_at, staged_at, token)
-        values (p_path, p_turn_id, p_session, p_query, p_answer, p_names, p_metadata,
+        values (p_path, p_turn_id, p_session, p_query, p_answer, p_names, coalesce(p_metadata, '{}'),
             coalesce(p_occurred_at, at), p_occurred_at, at, p_token)
         on conflict (path, turn_id) do nothing returning turn_id)
     insert into afterturn.jobs (kind, path, turn_id, ready_at, ring_at, created_at)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias
 
 import asyncpg
@@ -99,21 +99,15 @@ class Database:
         except TimeoutError:
             pool.terminate()
 
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
+    def connection(self) -> AbstractAsyncContextManager[Connection]:
         """A connection; whatever goes wrong inside comes out as one of `afterturn.errors`."""
+        return _Lending(self)
+
+    async def _open_pool(self) -> asyncpg.Pool[Any]:
         if self._pool is None:
             await self.open()
         assert self._pool is not None  # noqa: S101 - narrowed for the type checker
-        pool = self._pool
-        with translating():
-            connection = await self._take(pool)
-            try:
-                yield connection
-            except BaseException:
-                await pool.release(connection)  # it may have to wait for a cancelled statement
-                raise
-            await self._give_back(pool, connection)
+        return self._pool
 
     async def _take(self, pool: asyncpg.Pool[Any]) -> asyncpg.pool.PoolConnectionProxy[Any]:
         while self._warm:
@@ -168,6 +162,30 @@ class Database:
         """The first column of the first row of one statement."""
         async with self.connection() as connection:
             return await connection.fetchval(sql, *args)
+
+
+class _Lending:
+    """`async with database.connection()`. A class of its own: on the way of every turn, a generator
+    as context manager and one more around its body cost as much as encoding the arguments."""
+
+    __slots__ = ("_connection", "_database", "_pool")
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def __aenter__(self) -> Connection:
+        with translating():
+            self._pool = await self._database._open_pool()
+            self._connection = await self._database._take(self._pool)
+            return self._connection
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        with translating():
+            if error is None:
+                await self._database._give_back(self._pool, self._connection)
+                return
+            await self._pool.release(self._connection)  # a cancelled statement may be waited for
+        translating().__exit__(kind, error, trace)
 
 
 async def connect(url: str, settings: Settings) -> asyncpg.Connection[Any]:

@@ -161,21 +161,26 @@ MUTANTS: Final = (
             Change(
                 TURNS,
                 "stage_turn",
-                """    perform pg_advisory_xact_lock_shared(k.key)
-    from (select afterturn.lock_key(0, c.path) as key from unnest(covers) c(path) order by 1) k;
+                """    foreach covering_path in array covers loop
+        locked := pg_advisory_xact_lock_shared(afterturn.lock_key(0, covering_path))::text;
+    end loop;
+    verdict := 'staged';
+    if exists (select from afterturn.erase_intents i where i.path = any(covers)) then
+        verdict := 'erasing';
+    elsif afterturn.token_of(covers) is distinct from p_token then
+        verdict := 'stale';
+    end if;
 """,
-                "",
-            ),
-            Change(
-                TURNS,
-                "stage_turn",
-                """        else 'staged' end
-    into verdict;""",
-                """        else 'staged' end
+                """    select case
+        when exists (select from afterturn.erase_intents i
+            where i.path = any(covers)) then 'erasing'
+        when afterturn.token_of(covers) is distinct from p_token then 'stale'
+        else 'staged' end
     into verdict
     from (select count(pg_advisory_xact_lock_shared(k.key)::text) as taken
         from (select afterturn.lock_key(0, c.path) as key
-            from unnest(covers) c(path) order by 1) k offset 0) l where l.taken > 0;""",
+            from unnest(covers) c(path) order by 1) k offset 0) l where l.taken > 0;
+""",
             ),
         ),
         (f"{STEPPED}::test_a_stage_that_waited_is_judged_by_what_holds_after_the_wait",),
@@ -187,15 +192,19 @@ MUTANTS: Final = (
             Change(
                 TURNS,
                 "stage_turn",
-                "if exists (select from afterturn.erase_intents i where i.path = any(covers)) then",
-                "if false then",
+                """if exists (select from afterturn.erase_intents i where i.path = any(covers)) then
+        verdict := 'erasing';
+        return;""",
+                """if false then
+        return;""",
             ),
             Change(
                 TURNS,
                 "stage_turn",
-                """when exists (select from afterturn.erase_intents i
-            where i.path = any(covers)) then 'erasing'""",
-                "when false then 'erasing'",
+                """if exists (select from afterturn.erase_intents i where i.path = any(covers)) then
+        verdict := 'erasing';
+    elsif""",
+                "if",
             ),
         ),
         (f"{STAGING}::test_nothing_is_staged_while_an_erase_stands",),

@@ -56,7 +56,7 @@ async def stage(database: Database, turn: StagedTurn, *, ring_after: timedelta) 
         turn.query,
         turn.answer,
         list(turn.names) if turn.names else None,
-        dict(turn.metadata),
+        dict(turn.metadata) or None,
         turn.occurred_at,
         ring_after,
     )
