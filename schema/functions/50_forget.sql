@@ -70,11 +70,17 @@ end $$;
 
 -- Deletes up to p_limit rows after the start key, in the direction in which text moves (turns,
 -- then memories). Never waits for a row. Null `rows`: the lease is lost. The start key keeps a
--- later chunk from walking the dead rows of the former ones.
+-- later chunk from walking the dead rows of the former ones. Where something learned elsewhere is
+-- kept, its turns are left to the final transaction: it asks them for their session.
 create or replace function afterturn.forget_turns(
     p_id bigint, p_lease_token uuid, p_path text, p_limit integer, p_lease interval,
     p_after_path text, p_after_id text, out rows integer, out last_path text, out last_id text)
 language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    beyond text := afterturn.under_end(p_path);
+    keeps boolean := (
+        select j.request ->> 'derived' is distinct from 'erase' from afterturn.jobs j
+        where j.id = p_id);
 begin
     if not afterturn.hold_chunk(p_id, p_path, p_lease_token, p_lease) then
         return;
@@ -82,8 +88,12 @@ begin
     with gone as (
         delete from afterturn.turns t where t.ctid = any(array(
             select w.ctid from afterturn.turns w
-            where w.path >= p_path and w.path < afterturn.under_end(p_path)
+            where w.path >= p_path and w.path < beyond
                 and (w.path, w.turn_id) > (p_after_path, p_after_id)
+                and not (keeps and exists (
+                    select from afterturn.memory_sources s
+                    where s.turn_path = w.path and s.turn_id = w.turn_id
+                        and (s.path < p_path or s.path >= beyond)))
             order by w.path, w.turn_id limit p_limit for update skip locked))
         returning t.path, t.turn_id)
     select count(*), (array_agg(g.path order by g.path desc, g.turn_id desc))[1],
@@ -292,13 +302,9 @@ begin
                 or not (s.path >= p_path and s.path < afterturn.under_end(p_path)))
         returning s.path, s.record_id, s.pending, s.turn_path, s.turn_id),
     said as (
-        select c.*, coalesce(
-            (select t.session from afterturn.turns t
-             where t.path = c.turn_path and t.turn_id = c.turn_id),
-            -- Its row may have gone with a chunk; the record knows the session of its own turn.
-            (select m.session from afterturn.memories m
-             where m.path = c.path and m.record_id = c.record_id and m.pending = c.pending
-                and m.turn_path = c.turn_path and m.turn_id = c.turn_id)) as session
+        select c.*, (
+            select t.session from afterturn.turns t
+            where t.path = c.turn_path and t.turn_id = c.turn_id) as session
         from cut c),
     linked as (
         insert into afterturn.memory_sources (path, record_id, pending, turn_path, turn_id)

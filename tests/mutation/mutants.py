@@ -547,6 +547,12 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "the turns that tell of which session something kept is",
+        ERASED,
+        (Change(FORGET, "forget_turns", "not (keeps and exists", "not (false and exists"),),
+        (f"{FORGETS}::test_what_a_scopes_erase_kept_is_found_by_its_session",),
+    ),
+    Mutant(
         "waiting records before numbers",
         CIRCLE,
         (

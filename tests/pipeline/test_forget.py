@@ -352,6 +352,23 @@ async def test_what_a_named_erase_kept_is_found_by_its_session_and_by_its_turn(
     assert await desk.value(LEFT_OF_TEXT) == 0
 
 
+@pytest.mark.parametrize("chunk_rows", [1, 2_000])
+async def test_what_a_scopes_erase_kept_is_found_by_its_session(
+    desk: Desk, chunk_rows: int
+) -> None:
+    """Learned from two of its turns; no chunk loses which session they were of."""
+    desk.lifecycle._settings = desk.settings.model_copy(update={"chunk_rows": chunk_rows})
+    for turn_id in ("t1", "t2"):
+        await desk.record(await desk.stage(CHAT_1, turn_id, session="a"))
+    claimed = await desk.claim_extract(CHAT_1, "t2")
+    both = [source(CHAT_1, "t1"), source(CHAT_1, "t2")]
+    await desk.extract(claimed, fact(ALICE, "f", "of both", both))
+    await desk.forget(CHAT_1, derived="keep")
+    assert await desk.texts() == [(ALICE.stored_path, "of both")]
+    await desk.forget(CHAT_1, named={"record_ids": [], "turn_ids": [], "session": "a"})
+    assert await desk.value(LEFT_OF_TEXT) == 0
+
+
 async def test_what_was_kept_stands_on_when_its_other_source_is_erased(desk: Desk) -> None:
     """Keeping was asked for; only the erase of what was kept takes it."""
     both = [source(CHAT_1, "t1"), source(CHAT_2, "t2")]

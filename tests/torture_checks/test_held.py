@@ -197,12 +197,16 @@ class TestFacts:
         self.hold_fact(paper, stored(USER))
         assert paper.violations() == []
 
-    def test_a_kept_fact_is_out_of_reach_for_its_session(self, paper: Paper) -> None:
-        """The turn that told of which session it was is gone; its scope still reaches it."""
+    def test_a_kept_fact_must_go_with_its_session(self, paper: Paper) -> None:
+        """What an earlier erase kept of a turn is still known to be of its session."""
         paper.turn("t2", sides="qaf", lift=2, session="s1")
+        said = tell(paper.events).said["t2"]
         paper.forget("f1", derived="keep")
-        paper.forget("f2", what="session", session="s1")
-        self.hold_fact(paper, stored(USER))
+        paper.forget("f2", what="session", session="s2")
+        word = said.markers["f"]
+        paper.hold_record(said, "fact:t2:1", "semantic", word, at=stored(USER), origin="extracted")
         assert paper.violations() == []
-        paper.forget("f3")
+        paper.forget("f3", what="session", session="s1", derived="keep")
+        assert paper.violations() == []
+        paper.forget("f4", what="session", session="s1")
         assert "fact resurrected" in paper.codes()

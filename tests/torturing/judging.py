@@ -63,13 +63,7 @@ def _verdict(said: Said, erases: list[Erase]) -> Verdict:
     near = [erase for erase, effect in effects if effect is not Effect.NONE]
     must = [erase for erase, effect in effects if effect is Effect.MUST]
     lifted = said.fact_path != stored(said.scope)
-    taking = [
-        e
-        for e in must
-        if _holds_fact(e, said)
-        or not lifted
-        or (e.derived == "erase" and not _came_too_late(e, near))
-    ]
+    taking = [e for e in must if _holds_fact(e, said) or not lifted or e.derived == "erase"]
     verdict = Verdict(said, "either", "either", near)
     if said.outcome == "refused" or must:
         verdict.fate = "gone"
@@ -90,17 +84,6 @@ def _verdict(said: Said, erases: list[Erase]) -> Verdict:
 
 def _holds_fact(erase: Erase, said: Said) -> bool:
     return covers(erase.scope, said.scope[: said.lift] if said.lift else said.scope)
-
-
-def _came_too_late(erase: Erase, near: list[Erase]) -> bool:
-    """Whether another erase may have taken the turn before and left its fact elsewhere.
-
-    Which session a turn was of goes with the turn: what was kept of it is then out of reach for
-    an erase of the session.
-    """
-    return erase.what == "session" and any(
-        other.derived == "keep" and other.asked_at < (erase.done_at or _NEVER) for other in near
-    )
 
 
 def _standing(erase: Erase) -> int:
