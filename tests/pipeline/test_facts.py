@@ -319,6 +319,29 @@ async def test_a_slow_turn_from_before_the_replaced_one_does_not_come_back_eithe
     assert await history(desk) == [("lives in Rome", "t0"), ("lives in Oslo", "t1")]
 
 
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("extracted_first", [True, False])
+async def test_what_was_not_extracted_yet_is_learned_as_if_the_erased_had_never_been(
+    desk: Desk, named: bool, extracted_first: bool
+) -> None:
+    """An erase leaves no trace of what the erased turn was about, so it marks only what is there:
+    whoever wants the earlier value to stay history drains first."""
+    scope = ALICE if named else CHAT_2
+    await say(desk, ALICE, "t1", 1)
+    await say(desk, scope, "t2", 2)
+    await learn(desk, scope, "t2", about("lives in Bergen", (scope, "t2")))
+    if extracted_first:
+        await learn(desk, ALICE, "t1", about("lives in Oslo", (ALICE, "t1")))
+    await desk.forget(scope, named={"turn_ids": ["t2"]} if named else None)
+    assert await current(desk) == []
+    traces = await desk.rows("select record_id from afterturn.fact_statements")
+    assert len(traces) == int(extracted_first)
+    if not extracted_first:
+        await learn(desk, ALICE, "t1", about("lives in Oslo", (ALICE, "t1")))
+    assert await current(desk) == ([] if extracted_first else [("lives in Oslo", ["t1"])])
+    assert await history(desk) == ([("lives in Oslo", "t1")] if extracted_first else [])
+
+
 async def test_the_same_words_from_before_are_history_like_those_that_were_replaced(
     desk: Desk,
 ) -> None:
