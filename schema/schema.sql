@@ -265,11 +265,30 @@ create table afterturn.probes (
     check ((answered_at is null) = (worker_at is null))
 );
 
--- The planner's statistics would keep samples of text that was erased.
-alter table afterturn.turns alter column query set statistics 0,
-    alter column answer set statistics 0, alter column names set statistics 0,
-    alter column metadata set statistics 0, alter column session set statistics 0;
-alter table afterturn.memories alter column text set statistics 0,
-    alter column metadata set statistics 0, alter column session set statistics 0;
-alter table afterturn.fact_statements alter column text set statistics 0,
-    alter column origin set statistics 0, alter column metadata set statistics 0;
+-- The planner's statistics would keep samples of what was erased: text, names of scopes, ids, vectors.
+alter table afterturn.turns alter column path set statistics 0,
+    alter column turn_id set statistics 0, alter column session set statistics 0,
+    alter column query set statistics 0, alter column answer set statistics 0,
+    alter column names set statistics 0, alter column metadata set statistics 0,
+    alter column reason set statistics 0;
+alter table afterturn.memories alter column path set statistics 0,
+    alter column record_id set statistics 0, alter column turn_path set statistics 0,
+    alter column turn_id set statistics 0, alter column session set statistics 0,
+    alter column origin set statistics 0, alter column text set statistics 0,
+    alter column metadata set statistics 0, alter column embedding set statistics 0;
+alter index afterturn.memories_same_text alter column 2 set statistics 0;
+alter table afterturn.memory_sources alter column path set statistics 0,
+    alter column record_id set statistics 0, alter column turn_path set statistics 0,
+    alter column turn_id set statistics 0;
+alter table afterturn.fact_statements alter column path set statistics 0,
+    alter column record_id set statistics 0, alter column turn_path set statistics 0,
+    alter column turn_id set statistics 0, alter column digest set statistics 0,
+    alter column origin set statistics 0, alter column text set statistics 0,
+    alter column metadata set statistics 0;
+alter table afterturn.token_usage alter column path set statistics 0;
+alter table afterturn.jobs alter column path set statistics 0,
+    alter column turn_id set statistics 0, alter column request set statistics 0,
+    alter column reason set statistics 0;
+alter table afterturn.schedules alter column path set statistics 0,
+    alter column request set statistics 0;
+alter table afterturn.erase_intents alter column path set statistics 0;
