@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -22,15 +22,28 @@ class Model(BaseModel):
     def trusted(cls, **values: Any) -> Self:
         """An instance of values that were validated before, all of its fields.
 
-        What `model_construct` does without looking for defaults: some ten times faster, which
-        counts where a reader makes hundreds for an answer.
+        What `model_construct` does without looking for defaults, in a third of the time or less:
+        that counts where a reader makes dozens for an answer.
         """
-        made = cls.__new__(cls)
-        object.__setattr__(made, "__dict__", values)
-        object.__setattr__(made, "__pydantic_fields_set__", set(values))
-        object.__setattr__(made, "__pydantic_extra__", None)
-        object.__setattr__(made, "__pydantic_private__", None)
+        made = _new(cls)
+        _set_values(made, values)
+        _set_names(made, set(values))
+        _set_extra(made, None)
+        _set_private(made, None)
         return made
+
+
+# What a pydantic model holds. `object.__setattr__` would look each of them up, in twice the time.
+_new: Final = object.__new__
+_set_values, _set_names, _set_extra, _set_private = (
+    BaseModel.__dict__[slot].__set__
+    for slot in (
+        "__dict__",
+        "__pydantic_fields_set__",
+        "__pydantic_extra__",
+        "__pydantic_private__",
+    )
+)
 
 
 @contextmanager

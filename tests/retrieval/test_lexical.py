@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,7 +43,13 @@ def scored(parts: Sequence[tuple[LexicalIndex, list[int]]], query: Sequence[str]
         lengths[places[places >= 0]] = index.lengths[places >= 0]
     hits = lexical.find(query, placed, total)
     mean = float(lengths.mean()) if total else 0.0
-    return [float(score) for score in lexical.bm25(hits.values(), lengths, mean, k1=0.9, b=0.75)]
+    return [float(score) for score in lexical.bm25(hits, lengths, mean, k1=0.9, b=0.75)]
+
+
+def postings(index: LexicalIndex, term: str) -> tuple[list[int], list[float]]:
+    """The documents that hold a term, and how often each does."""
+    span = index.span(term)
+    return index.documents[span].tolist(), index.counts[span].tolist()
 
 
 @given(documents, queries)
@@ -97,10 +104,28 @@ def test_merging_equals_building_from_what_is_kept(
     assert merged.lengths.tolist() == built.lengths.tolist()
     assert merged.vocabulary.keys() == built.vocabulary.keys()
     for term in built.vocabulary:
-        expected, found = built.postings(term), merged.postings(term)
-        assert expected is not None
-        assert found is not None
-        assert [a.tolist() for a in found] == [a.tolist() for a in expected]
+        assert postings(merged, term) == postings(built, term)
+
+
+@given(documents, st.lists(st.integers(0, 3), min_size=12, max_size=12), queries)
+@pytest.mark.parametrize("table", [1, 1 << 21])
+def test_groups_score_as_if_each_were_one_document(
+    table: int, corpus: list[Document], groups: list[int], query: list[str]
+) -> None:
+    """A session's BM25 is that of its messages put together, in however many tables it is made."""
+    whole: list[Document] = [[] for _ in range(4)]
+    for document, group in zip(corpus, groups, strict=False):
+        whole[group] += document
+    if not any(whole):
+        return
+    places = np.arange(len(corpus), dtype=np.int32)
+    hits = lexical.find(query, [(lexical.build(corpus), places, 0)], len(corpus))
+    of_hits = np.array(groups, dtype=np.intp)[hits.documents]
+    lengths = np.array([float(len(each)) for each in whole])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lexical, "_TABLE_MAX", table)
+        found = lexical.grouped_bm25(hits, of_hits, lengths, lengths.mean(), k1=0.9, b=0.75)
+    np.testing.assert_allclose(found, naive(whole, query, 0.9, 0.75), atol=1e-12)
 
 
 def test_of_a_huge_question_the_rarest_terms_are_looked_up() -> None:
@@ -109,5 +134,7 @@ def test_of_a_huge_question_the_rarest_terms_are_looked_up() -> None:
     index = lexical.build([common, [*common, "needle"]])
     places = np.array([0, 1], dtype=np.int32)
     hits = lexical.find([*common, "needle"], [(index, places, 0)], 2)
-    assert len(hits) == lexical.QUERY_TERMS_MAX
-    assert "needle" in hits
+    assert len(hits.terms) == lexical.QUERY_TERMS_MAX
+    assert "needle" in hits.terms
+    assert hits.documents_of(["needle"]).tolist() == [1]
+    assert hits.ends[-1] == len(hits.documents) == len(hits.counts) == len(hits.term)

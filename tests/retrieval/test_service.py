@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from afterturn.database import Database
-from afterturn.errors import MemoryUnavailable, NotMigrated
+from afterturn.errors import ErasePending, MemoryUnavailable, NotMigrated
 from afterturn.ports import CandidateScan, MemoryRetrievalPort
 from afterturn.queries import MemoryQuery
 from afterturn.records import MemoryLayer
@@ -267,9 +268,12 @@ async def test_sources_are_those_of_the_published_record(library: Library) -> No
     assert [source.turn_id for source in found.record.sources] == ["t2"]
 
 
-async def test_a_large_scope_is_ranked_off_the_loop_within_the_budget(library: Library) -> None:
+async def test_a_large_scope_is_ranked_off_the_loop_within_the_budget(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The best come first, `dropped` covers what was looked at, gates reach beyond the budget."""
-    count = service.INLINE_ROWS_MAX + 500
+    count = 5_500
+    monkeypatch.setattr(service, "INLINE_ROWS_MAX", count)
     await library.keep(ALICE, {f"r{i}": f"tea number{i}" for i in range(count)}, importance=0.2)
     await library.keep(ALICE, {"late": "nothing in common"}, importance=0.9)
     retrieval = library.retrieval()
@@ -285,6 +289,78 @@ async def test_a_large_scope_is_ranked_off_the_loop_within_the_budget(library: L
     assert len(important.dropped) <= service.SCAN_BUDGET
     scanned = await retrieval.scan_candidates(ask(ALICE, "tea", limit=1))
     assert len(scanned.memories) == service.SCAN_BUDGET
+
+
+class Interrupting(WordVectors):
+    """While a question is embedded, something happens to what was held before."""
+
+    def __init__(self, *happening: Callable[[], None]) -> None:
+        self.happening = list(happening)
+        self.asked = 0
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self.asked += 1
+        if self.happening:
+            self.happening.pop(0)()
+        return super().embed(texts)
+
+
+async def test_what_changed_meanwhile_is_not_what_was_foreseen(
+    embedding_library: Library,
+) -> None:
+    """A guess from what is held is not served where the database says otherwise."""
+    library = embedding_library
+    await library.keep(ALICE, {"a": "oolong tea", "b": "a train"})
+    await library.memory.drain(ALICE, in_process=True)
+    embedder = Interrupting()
+    retrieval = library.retrieval(embedder)
+    assert ids(await retrieval.retrieve(ask(ALICE))) == {"a", "b"}
+    await library.keep(ALICE, {"c": "green tea"})
+    await library.memory.forget_records(ALICE, record_ids=["a"])
+    await library.memory.drain(ALICE, in_process=True)
+    embedder.asked = 0
+    result = await retrieval.retrieve(ask(ALICE))
+    assert ids(result) == {"b", "c"}
+    assert {drop.record_id for drop in result.dropped} <= {"b", "c"}
+    assert embedder.asked == 1
+
+
+async def test_an_erase_that_stands_is_told_although_records_are_held(library: Library) -> None:
+    """The guess is thrown away, and so is what it was made from."""
+    await library.keep(ALICE, {"a": "tea"})
+    retrieval = library.retrieval()
+    assert ids(await retrieval.retrieve(ask(ALICE))) == {"a"}
+    await library.memory.enqueue_forget(ALICE)
+    with pytest.raises(ErasePending):
+        await retrieval.retrieve(ask(ALICE))
+    assert "tea" not in repr(retrieval.cache.entries())
+
+
+async def test_a_question_that_is_cancelled_leaves_no_connection_behind(
+    embedding_library: Library,
+) -> None:
+    """The statement that was under way is ended, and the pool serves the next."""
+    library = embedding_library
+    await library.keep(ALICE, {"a": "oolong tea"})
+    await library.memory.drain(ALICE, in_process=True)
+    loop, embedding, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def wait() -> None:
+        loop.call_soon_threadsafe(embedding.set)
+        go_on.wait(30)
+
+    retrieval = library.retrieval(Interrupting(lambda: None, *[wait] * 5))
+    await retrieval.retrieve(ask(ALICE))
+    for _ in range(5):  # more than the pool has connections
+        embedding.clear()
+        go_on.clear()
+        asked = asyncio.create_task(retrieval.retrieve(ask(ALICE)))
+        await embedding.wait()
+        asked.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+    assert ids(await retrieval.retrieve(ask(ALICE))) == {"a"}
 
 
 async def test_many_readers_of_a_cold_scope_agree(library: Library) -> None:

@@ -16,7 +16,7 @@ from afterturn.ports import EmbeddingProvider
 DIM_MAX: Final = 16_000
 MODEL_ID_CHARACTERS_MAX: Final = 200
 
-_UNIT_TOLERANCE: Final = 1e-3
+_UNIT_TOLERANCE: Final = 2e-3  # of the square of a length
 
 
 class CheckedEmbedder:
@@ -49,11 +49,15 @@ class CheckedEmbedder:
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """float32 [n, dim], rows of unit length or zero; the caller owns the array."""
-        rows = np.zeros((len(texts), self._dim), dtype=np.float32)
         asked = [at for at, text in enumerate(texts) if text.strip()]
-        if asked:
-            answer = self._answer([clean_text(texts[at]) for at in asked])
-            rows[asked] = _unit(self._checked(answer, len(asked)))
+        if not asked:
+            return np.zeros((len(texts), self._dim), dtype=np.float32)
+        answer = self._answer([clean_text(texts[at]) for at in asked])
+        found = self._checked(answer, len(asked))
+        if len(asked) == len(texts):
+            return found
+        rows = np.zeros((len(texts), self._dim), dtype=np.float32)
+        rows[asked] = found
         return rows
 
     def _answer(self, texts: list[str]) -> Any:
@@ -83,12 +87,18 @@ class CheckedEmbedder:
                 "The embedder answered for another number of texts",
                 detail=f"{self._model_id} gave {answer.shape[0]} vectors for {texts}",
             )
-        with np.errstate(over="ignore"):  # what overflows is refused below
-            rows = answer.astype(np.float32, copy=False)
-        if not np.isfinite(rows).all():
+        if answer.dtype == np.float32:
+            rows = answer.copy()
+        else:
+            with np.errstate(over="ignore"):  # what overflows is refused below
+                rows = answer.astype(np.float32)
+        squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+        if not np.isfinite(squares).all():
             raise MemoryUnavailable(
                 "The embedder gave numbers that are not finite", detail=self._model_id
             )
+        if (np.abs(squares - 1.0) > _UNIT_TOLERANCE).any():
+            _scale(rows, np.sqrt(squares)[:, None])
         return rows
 
     def _misfit(self, detail: str) -> ConfigurationError:
@@ -123,11 +133,6 @@ def _identity(provider: EmbeddingProvider) -> tuple[str, int]:
     return model_id, dim
 
 
-def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    lengths = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
-    if (np.abs(lengths - 1.0) <= _UNIT_TOLERANCE).all():
-        return rows
-    scaled: NDArray[np.float32] = np.divide(
-        rows, lengths, out=np.zeros_like(rows), where=lengths > 0, casting="same_kind"
-    )
-    return scaled
+def _scale(rows: NDArray[np.float32], lengths: NDArray[np.float64]) -> None:
+    """Bring rows to unit length in place; one of length 0 stays zero."""
+    np.divide(rows, lengths, out=rows, where=lengths > 0, casting="same_kind")

@@ -51,6 +51,13 @@ class RetrievalCache:
         with self._lock:
             return [entry for entry, _, _ in self._entries.values()]
 
+    def peek(self, owner: Owner, paths: Sequence[str]) -> list[Entry] | None:
+        """The entries of these paths if all are there; it does not count as use."""
+        with self._lock:
+            found = [self._entries.get((owner, path)) for path in paths]
+        held = [each[0] for each in found if each is not None]
+        return held if len(held) == len(paths) else None
+
     def get(self, owner: Owner, paths: Sequence[str]) -> list[Entry | None]:
         """The entries of these paths, `None` where there is none; they count as used."""
         now = self._clock()

@@ -86,6 +86,10 @@ class Entry:
                 if alive:
                     yield row
 
+    def is_arranged(self, layers: Layers | None) -> bool:
+        """Whether `selection` of these layers has nothing to compute."""
+        return layers in self._selections
+
     def selection(self, layers: Layers | None) -> Selection:
         """What of this entry is ranked when these layers are asked for; computed once."""
         known = self._selections.get(layers)

@@ -11,11 +11,10 @@ R@10; short messages are one piece each.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,9 @@ Mask: TypeAlias = NDArray[np.bool_]
 QUERY_TERMS_MAX: Final = 256
 """Of a longer question only the rarest terms are looked up: a pasted file is no question."""
 
+
+_TABLE_MAX: Final = 1 << 21
+"""A table of terms by groups is no larger than this: it takes several for more."""
 
 PIECE_TERMS: Final = 60
 """About so many terms a piece of a long text has; one and a half times as many stay whole."""
@@ -53,22 +55,44 @@ class LexicalIndex:
         arrays = (self.starts, self.documents, self.counts, self.lengths, self.owners)
         return words + sum(array.nbytes for array in arrays)
 
-    def postings(self, term: str) -> tuple[Positions, NDArray[np.float32]] | None:
-        """The documents that hold a term and how often; `None` when none does."""
+    def span(self, term: str) -> slice:
+        """Where the postings of a term lie; empty when no document holds it."""
         at = self.vocabulary.get(term)
         if at is None:
-            return None
-        span = slice(self.starts[at], self.starts[at + 1])
-        return self.documents[span], self.counts[span]
+            return slice(0, 0)
+        return slice(self.starts.item(at), self.starts.item(at + 1))
 
 
 @dataclass(frozen=True, slots=True)
-class TermHits:
-    """Where one query term occurs: documents among all that is ranked, and how often there."""
+class Hits:
+    """Where the terms of a question occur in what is ranked, one row for each posting.
 
+    `documents` intp, `counts` float64 and `term` intp (a place in `terms`) of shape [postings], the
+    postings of each term together and in the order of `terms`: from `ends[t]` to `ends[t + 1]`;
+    `idf` float64 [terms].
+    """
+
+    terms: tuple[str, ...]
     documents: NDArray[np.intp]
     counts: Floats
-    idf: float
+    term: NDArray[np.intp]
+    ends: NDArray[np.intp]
+    idf: Floats
+
+    def shares(self, without: frozenset[str]) -> Floats:
+        """The share of each term in the idf mass of all but these, 0 for these, [terms].
+
+        Where nothing else is left, all count.
+        """
+        masses = self.idf
+        if not without.isdisjoint(self.terms) and not without.issuperset(self.terms):
+            masses = masses * [term not in without for term in self.terms]
+        return np.asarray(masses / (np.add.reduce(masses) or 1.0))
+
+    def documents_of(self, terms: Iterable[str]) -> NDArray[np.intp]:
+        """The documents that hold any of these terms, once for each."""
+        wanted = [self.terms.index(term) for term in terms if term in self.terms]
+        return self.documents[np.isin(self.term, wanted)]
 
 
 def pieces(terms: Sequence[str]) -> list[Sequence[str]]:
@@ -150,59 +174,130 @@ def _starts(sorted_terms: NDArray[np.int64], terms: int) -> NDArray[np.int64]:
 
 def find(
     terms: Iterable[str], parts: Sequence[tuple[LexicalIndex, Positions, int]], total: int
-) -> dict[str, TermHits]:
-    """Where each distinct term occurs in all parts together, rarest terms first when cut.
+) -> Hits:
+    """Where each distinct term occurs in all parts together; of too many the rarest terms.
 
     A part is an index, for each of its documents its number or -1 where it is not ranked, and
     what is to be added to the numbers to have them among the `total` ranked ones. The idf is
     joint: a term is as rare as it is in everything that is ranked, whichever part holds it.
     """
-    found: dict[str, TermHits] = {}
-    for term in dict.fromkeys(terms):
-        places, counts = [], []
-        for index, number_of, start in parts:
-            postings = index.postings(term)
-            if postings is None:
-                continue
-            place, count = number_of[postings[0]], postings[1]
-            if np.minimum.reduce(place) < 0:
-                ranked = place >= 0
-                place, count = place[ranked], count[ranked]
-            places.append(place + start if start else place)
-            counts.append(count)
-        if frequency := sum(map(len, places)):
-            idf = math.log1p((total - frequency + 0.5) / (frequency + 0.5))
-            found[term] = TermHits(
-                (places[0] if len(places) == 1 else np.concatenate(places)).astype(np.intp),
-                (counts[0] if len(counts) == 1 else np.concatenate(counts)).astype(np.float64),
-                idf,
-            )
-    if len(found) > QUERY_TERMS_MAX:
-        rarest = sorted(found, key=lambda term: -found[term].idf)[:QUERY_TERMS_MAX]
-        found = {term: found[term] for term in rarest}
-    return found
+    wanted = tuple(dict.fromkeys(terms))
+    documents, counts, sizes = _together([_postings(wanted, *part) for part in parts])
+    hits = _hits(wanted, documents, counts, sizes, total)
+    if len(hits.terms) <= QUERY_TERMS_MAX:
+        return hits
+    rarest = np.sort(np.argsort(-hits.idf, kind="stable")[:QUERY_TERMS_MAX])
+    kept = np.isin(hits.term, rarest)
+    names = tuple(hits.terms[at] for at in rarest.tolist())
+    sizes = np.bincount(hits.term)[rarest].tolist()
+    return _hits(names, hits.documents[kept], hits.counts[kept], sizes, total)
 
 
-def bm25(
-    hits: Iterable[TermHits], lengths: Floats, mean_length: float, *, k1: float, b: float
-) -> Floats:
+_Postings: TypeAlias = tuple[NDArray[np.intp], Floats, list[int]]
+
+
+def _postings(
+    terms: Sequence[str], index: LexicalIndex, number_of: Positions, start: int
+) -> _Postings:
+    """Numbers and counts of the ranked documents of each term, then how many each has."""
+    spans = [index.span(term) for term in terms]
+    sizes = [span.stop - span.start for span in spans]
+    if not any(sizes):
+        return np.zeros(0, dtype=np.intp), np.zeros(0), sizes
+    documents = number_of.take(np.concatenate([index.documents[span] for span in spans]))
+    counts = np.concatenate([index.counts[span] for span in spans])
+    if np.minimum.reduce(documents) < 0:
+        ranked = documents >= 0
+        documents, counts = documents[ranked], counts[ranked]
+        of_terms = np.arange(len(terms)).repeat(sizes)[ranked]
+        sizes = np.bincount(of_terms, minlength=len(terms)).tolist()
+    if start:
+        documents += start
+    return documents.astype(np.intp), counts.astype(np.float64), sizes
+
+
+def _together(parts: Sequence[_Postings]) -> _Postings:
+    """The postings of several parts, those of each term together."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return np.zeros(0, dtype=np.intp), np.zeros(0), []
+    sizes = np.array([of_part for _, _, of_part in parts], dtype=np.intp)
+    of_terms = np.concatenate([np.arange(sizes.shape[1]).repeat(each) for each in sizes])
+    order = np.argsort(of_terms, kind="stable")
+    documents = np.concatenate([each for each, _, _ in parts]).take(order)
+    counts = np.concatenate([each for _, each, _ in parts]).take(order)
+    return documents, counts, sizes.sum(axis=0).tolist()
+
+
+def _hits(
+    terms: Sequence[str],
+    documents: NDArray[np.intp],
+    counts: Floats,
+    sizes: Sequence[int],
+    total: int,
+) -> Hits:
+    """The hits of the terms that have any, with their idf among `total` documents."""
+    found = tuple([term for term, size in zip(terms, sizes, strict=False) if size])
+    frequency = np.array([size for size in sizes if size], dtype=np.intp)
+    ends = np.zeros(len(found) + 1, dtype=np.intp)
+    np.add.accumulate(frequency, out=ends[1:])
+    term = np.arange(len(found)).repeat(frequency)
+    return Hits(found, documents, counts, term, ends, _idf(frequency, total))
+
+
+def bm25(hits: Hits, lengths: Floats, mean_length: float, *, k1: float, b: float) -> Floats:
     """Okapi BM25 with the idf that is never negative; `lengths` [total] in terms.
 
     Work is proportional to the postings of the query's terms. Each query term counts once.
     """
-    found = list(hits)
-    if not found or not mean_length:
+    if not len(hits.documents) or not mean_length:
         return np.zeros(len(lengths))
-    # All terms at once: most have few postings, and an array operation costs as much as 1,000.
-    documents = np.concatenate([hit.documents for hit in found])
-    counts = np.concatenate([hit.counts for hit in found])
-    weights = lengths[documents]
+    weights = lengths.take(hits.documents)
     weights *= k1 * b / mean_length
     weights += k1 * (1 - b)
-    weights += counts
-    np.divide(counts, weights, out=weights)
-    weights *= np.repeat(
-        [hit.idf * (k1 + 1) for hit in found], [len(hit.documents) for hit in found]
-    )
-    scores: Floats = np.bincount(documents, weights, len(lengths)).astype(np.float64, copy=False)
+    weights += hits.counts
+    np.divide(hits.counts, weights, out=weights)
+    weights *= (hits.idf * (k1 + 1)).take(hits.term)
+    return summed(hits.documents, weights, len(lengths))
+
+
+def grouped_bm25(
+    hits: Hits,
+    groups: NDArray[np.integer[Any]],
+    lengths: Floats,
+    mean_length: float,
+    *,
+    k1: float,
+    b: float,
+) -> Floats:
+    """`bm25` of groups of documents, each as one: `groups` [postings], `lengths` [groups]."""
+    total = len(lengths)
+    scores = np.zeros(total)
+    if not len(groups) or not mean_length:
+        return scores
+    norms = lengths * (k1 * b / mean_length)
+    norms += k1 * (1 - b)
+    ends = hits.ends.tolist()
+    at_once = max(1, _TABLE_MAX // total)
+    for first in range(0, len(hits.terms), at_once):
+        last = min(first + at_once, len(hits.terms))
+        span = slice(ends[first], ends[last])
+        places = (hits.term[span] - first) * total
+        places += groups[span]
+        table = summed(places, hits.counts[span], (last - first) * total).reshape(-1, total)
+        idf = _idf(np.add.reduce(table > 0, axis=1), total)
+        table /= table + norms
+        table *= (idf * (k1 + 1))[:, None]
+        scores += np.add.reduce(table)
     return scores
+
+
+def _idf(frequency: NDArray[np.intp], total: int) -> Floats:
+    return np.asarray(np.log1p((total - frequency + 0.5) / (frequency + 0.5)))
+
+
+def summed(places: NDArray[np.intp], values: Floats, total: int) -> Floats:
+    """The sum of the values of each place, [total]."""
+    # Of nothing at all bincount makes integers.
+    return np.bincount(places, values, total).astype(np.float64, copy=False)

@@ -15,6 +15,7 @@ from afterturn.retrieval.tokenizer import terms
 from afterturn.retrieval.word_forms import FUNCTION_WORDS
 
 _WORD: Final = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
+_POSSESSIVE: Final = re.compile(r"['\u2019]s?$")
 _ASKS_TIME: Final = re.compile(
     r"\b(?:when|how long|(?:what|which) (?:date|day|time|month|year)"
     r"|how many (?:days|weeks|months|years))\b",
@@ -81,4 +82,4 @@ def _called(word: str, *, lower: bool) -> set[str]:
 
 
 def _bare(word: str) -> str:
-    return re.sub(r"['\u2019]s?$", "", word)
+    return _POSSESSIVE.sub("", word) if "'" in word or "\u2019" in word else word

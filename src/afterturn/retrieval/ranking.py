@@ -10,18 +10,19 @@ candidates as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from afterturn.retrieval import lexical, signals
-from afterturn.retrieval.lexical import Floats, Mask, TermHits
+from afterturn.retrieval.lexical import Floats, Hits, Mask
 from afterturn.retrieval.question import Cue, Question, named_speaker
 from afterturn.retrieval.selection import Slots
 from afterturn.retrieval.tokenizer import terms
+from afterturn.retrieval.traits import NAMES_MAX
 from afterturn.retrieval.view import View
 from afterturn.retrieval.weights import DEFAULT_WEIGHTS, Weights
 
@@ -32,45 +33,88 @@ REACH: Final = 1_000
 _VECTOR_TO_LEXICAL: Final = 1.2
 # Two builds of the same index may sum in another order: closer than this, scores are equal.
 _SCORE_DECIMALS: Final = 5
+# What names in a text count for, by how many it has.
+_NAMED: Final = np.log2(1.0 + np.arange(NAMES_MAX + 1))
+# Where so many times more are ranked than wanted, a sample tells which can be among the best.
+_SAMPLED_FROM: Final = 8
+_SAMPLE: Final = 4_000
+
+
+class Parts:
+    """What each signal adds for `count` positions, a row each, of at most `_MOST` signals."""
+
+    _MOST: Final = 9
+
+    def __init__(self, count: int) -> None:
+        self._rows = np.empty((self._MOST, count))
+        self._weights: list[float] = []
+        self.names: list[str] = []
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """float64 [names, count], not weighted."""
+        return self._rows[: len(self.names)]
+
+    def add(self, name: str, weight: float, values: NDArray[Any]) -> None:
+        """One more signal."""
+        self._rows[len(self.names)] = values
+        self.names.append(name)
+        self._weights.append(weight)
+
+    def total(self) -> Floats:
+        """What all of them add."""
+        return np.asarray(np.array(self._weights) @ self.values)
+
+    def beside_mean(self, places: Slots, among: int) -> NDArray[np.float64]:
+        """What they add at some places, against the mean of `among`: [names, places].
+
+        Those of them that are not here have nothing added.
+        """
+        means = np.add.reduce(self.values, axis=1, keepdims=True) / among
+        added = self.values.take(places, axis=1) - means
+        added *= np.array(self._weights)[:, None]
+        return added
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
     """The candidates' `positions` in the view, ascending, with scores aligned.
 
-    `own` are the weighted signals of all positions, `around` those of the candidates; `scale`
+    `own` are the signals of all positions, `around` those of the candidates; `scale`
     brings them to standard deviations. `order_key` and `happened_at` are of all positions.
     """
 
     positions: Slots
     scores: Floats
-    own: dict[str, Floats]
-    around: dict[str, Floats]
+    own: Parts
+    around: Parts
     scale: float
     order_key: NDArray[np.int64]
     happened_at: Floats
 
     def best(self, count: int) -> Slots:
         """The places of the best `count` candidates, best first; newer first among equals."""
-        chosen = np.arange(len(self.scores))
-        if count < len(self.scores):
-            # All that ties with the last place takes part, so that the cut is no accident.
-            last = np.partition(self.scores, -count)[-count]
-            chosen = np.flatnonzero(self.scores >= last)
-        rows = self.positions[chosen]
-        keys = (self.order_key[rows], -self.happened_at[rows], -self.scores[chosen])
-        return chosen[np.lexsort(keys)][:count]
+        scores = self.scores
+        # All that ties with the last place takes part, so that the cut is no accident.
+        chosen = np.flatnonzero(scores >= _largest(scores, count)) if count < len(scores) else None
+        rows = self.positions if chosen is None else self.positions.take(chosen)
+        found = scores if chosen is None else scores.take(chosen)
+        order = np.lexsort((self.order_key[rows], -self.happened_at[rows], -found))[:count]
+        return order if chosen is None else chosen.take(order)
 
     def explained(self, places: Sequence[int]) -> list[dict[str, float]]:
         """What each signal that is not silent adds to the scores at these places."""
-        at = self.positions[places]
-        count = len(next(iter(self.own.values())))
-        parts = {n: value[at] - np.add.reduce(value) / count for n, value in self.own.items()}
-        for name, value in self.around.items():
-            parts[name] = value[places] - np.add.reduce(value) / count
-        added = (np.array(list(parts.values())) * self.scale).round(6).T.tolist()
+        if not len(places):
+            return []
+        at = np.asarray(places, dtype=np.intp)
+        among = len(self.order_key)
+        own = self.own.beside_mean(self.positions.take(at), among)
+        added = np.concatenate((own, self.around.beside_mean(at, among)))
+        added *= self.scale
+        names = (*self.own.names, *self.around.names)
         return [
-            {name: part for name, part in zip(parts, row, strict=True) if part} for row in added
+            {name: part for name, part in zip(names, row, strict=True) if part}
+            for row in added.round(6).T.tolist()
         ]
 
 
@@ -79,132 +123,122 @@ def rank(
 ) -> Ranking:
     """The ranking of the best `reach` positions at least; equal inputs rank equally."""
     question = Question.of(cue)
-    if cue.vector is None or not view.has_vector.any():
+    if cue.vector is None or not view.vectors:
         weights = weights.without_vector()
     hits = view.hits(question.terms)
-    topical = _topical(hits, view.name_terms())
-    own, evidence = _own(view, cue, question, hits, topical, weights)
-    base = _sum(own)
+    shares = hits.shares(view.name_terms())
+    own, evidence = _own(view, cue, question, hits, shares, weights)
+    base = own.total()
     at = _candidates(base, reach)
-    borrowed = signals.Evidence.of(evidence)
-    around = _around(view, question, hits, topical, borrowed, weights, at)
-    scores = base[at] + _sum(around)
+    around = _around(view, question, hits, shares, evidence, weights, at)
+    scores = base.take(at) + around.total()
     base[at] = scores
     mean, scale = _scale(base)
     scores -= mean
     scores *= scale
-    scores = scores.round(_SCORE_DECIMALS)
-    columns = view.columns
     return Ranking(
         positions=at,
-        scores=scores,
+        scores=scores.round(_SCORE_DECIMALS),
         own=own,
         around=around,
         scale=scale,
-        order_key=columns["order_key"],
-        happened_at=columns["happened_at"],
+        order_key=view.column("order_key"),
+        happened_at=view.column("happened_at"),
     )
 
 
 def _own(
-    view: View,
-    cue: Cue,
-    question: Question,
-    hits: Mapping[str, TermHits],
-    topical: Sequence[TermHits],
-    weights: Weights,
-) -> tuple[dict[str, Floats], Floats]:
-    """What each record's own text says, and the evidence in it that others may borrow."""
-    scores = lexical.bm25(
-        hits.values(), view.piece_lengths, view.mean_length, k1=weights.k1, b=weights.b
-    )
+    view: View, cue: Cue, question: Question, hits: Hits, shares: Floats, weights: Weights
+) -> tuple[Parts, Floats]:
+    """What each record's own text says; then the evidence in it that others may borrow.
+
+    The evidence is in standard deviations.
+    """
+    own = Parts(len(view))
+    scores = lexical.bm25(hits, view.piece_lengths, view.mean_length, k1=weights.k1, b=weights.b)
     evidence = signals.standardised(view.best_piece(scores))
-    own = {"lexical": weights.lexical * evidence}
+    own.add("lexical", weights.lexical, evidence)
     if cue.vector is not None:
-        cosines = signals.standardised(view.cosines(cue.vector), view.has_vector)
-        own["vector"] = weights.vector * cosines
+        known = None if view.vectors == len(view) else view.has_vector
+        cosines = signals.standardised(view.cosines(cue.vector), known)
+        own.add("vector", weights.vector, cosines)
         cosines *= _VECTOR_TO_LEXICAL  # in place: an array as long as the scope is slow to come by
         evidence += cosines
-    own["coverage"] = weights.coverage * signals.coverage(view, topical)
+    own.add("coverage", weights.coverage, signals.coverage(view, hits, shares))
     if question.terms:
-        own["prior"] = view.prior(weights, to_assistant=question.to_assistant)
+        own.add("prior", 1.0, view.prior(weights, to_assistant=question.to_assistant))
     if (speaker := named_speaker(cue.text, view.names())) is not None:
-        own["speaker"] = np.where(_is_about(view, speaker, hits), weights.speaker, 0.0)
+        own.add("speaker", weights.speaker, _is_about(view, speaker, hits))
     if weights.importance:
-        own["importance"] = weights.importance * view.columns["importance"]
+        own.add("importance", weights.importance, view.column("importance"))
     if weights.recency and len(view):
-        now = cue.now if cue.now is not None else float(view.columns["happened_at"].max())
-        recent = signals.recency(view.columns, now, weights.recency_half_life_days)
-        own["recency"] = weights.recency * recent
+        happened_at = view.column("happened_at")
+        now = cue.now if cue.now is not None else float(happened_at.max())
+        recent = signals.recency(happened_at, now, weights.recency_half_life_days)
+        own.add("recency", weights.recency, recent)
+    evidence *= signals.per_spread(evidence)
     return own, evidence
 
 
 def _candidates(base: Floats, reach: int) -> Slots:
     if len(base) <= reach:
         return np.arange(len(base))
-    last = np.partition(base, -reach)[-reach]
-    best = np.flatnonzero(base >= last)
+    best = np.flatnonzero(base >= _largest(base, reach))
     chosen = np.zeros(len(base) + 1, dtype=np.bool_)
     for beside in (best, best - 1, best + 1):
         chosen[beside] = True  # before the first is the one too many at the end
     return np.flatnonzero(chosen[:-1])
 
 
+def _largest(values: Floats, count: int) -> float:
+    """The `count`-th largest of more values than that."""
+    if len(values) > _SAMPLED_FROM * count and len(values) > _SAMPLE:
+        # Twice as many as wanted lie above what this share of a sample does: sort out among them.
+        sample = values[:: len(values) // _SAMPLE]
+        share = min(2 * count * len(sample) // len(values) + 8, len(sample))
+        above = values[values >= np.partition(sample, -share)[-share]]
+        values = above if len(above) >= count else values
+    return float(np.partition(values, -count)[-count])
+
+
 def _around(
     view: View,
     question: Question,
-    hits: Mapping[str, TermHits],
-    topical: Sequence[TermHits],
-    evidence: signals.Evidence,
+    hits: Hits,
+    shares: Floats,
+    evidence: Floats,
     weights: Weights,
     at: Slots,
-) -> dict[str, Floats]:
+) -> Parts:
     """What the messages around each candidate say, and whether it is of the kind asked for."""
-    opens, columns = view.opens_thread, view.columns
-    previous = signals.previous_evidence(evidence, opens, columns["asks"], at)
-    session = signals.session_lexical(view, hits.values(), at, k1=weights.k1, b=weights.b)
-    around = {
-        "previous": weights.previous * previous,
-        "following": weights.following * signals.following_evidence(evidence, opens, at),
-        "thread_coverage": weights.thread_coverage * signals.thread_coverage(view, topical, at),
-        "session": weights.session * signals.session_evidence(evidence, view, at),
-        "session_lexical": weights.session_lexical * session,
-    }
+    around = Parts(len(at))
+    around.add("previous", weights.previous, signals.previous_evidence(evidence, view, at))
+    around.add("following", weights.following, signals.following_evidence(evidence, view, at))
+    covered = signals.thread_coverage(view, hits, shares, at)
+    around.add("thread_coverage", weights.thread_coverage, covered)
+    around.add("session", weights.session, signals.session_evidence(evidence, view, at))
+    session = signals.session_lexical(view, hits, at, k1=weights.k1, b=weights.b)
+    around.add("session_lexical", weights.session_lexical, session)
     if question.asks_time:
-        around["time_told"] = weights.time_told * columns["tells_time"][at]
+        around.add("time_told", weights.time_told, view.column("tells_time")[at])
     if question.asks_number:
-        around["number_told"] = weights.number_told * columns["tells_number"][at]
+        around.add("number_told", weights.number_told, view.column("tells_number")[at])
     if question.asks_name:
-        around["names_told"] = weights.names_told * np.log2(1.0 + columns["names"][at])
+        around.add("names_told", weights.names_told, _NAMED.take(view.column("names")[at]))
     if question.window is not None:
-        nearness = question.window.nearness(columns["happened_at"][at])
-        around["time_window"] = weights.time_window * nearness
+        nearness = question.window.nearness(view.column("happened_at")[at])
+        around.add("time_window", weights.time_window, nearness)
     return around
 
 
-def _topical(hits: Mapping[str, TermHits], name_terms: frozenset[str]) -> list[TermHits]:
-    """The hits of what is asked about; who speaks is a signal of its own."""
-    return [hit for term, hit in hits.items() if term not in name_terms] or list(hits.values())
-
-
-def _is_about(view: View, speaker: str, hits: Mapping[str, TermHits]) -> Mask:
+def _is_about(view: View, speaker: str, hits: Hits) -> Mask:
     """What the speaker said; a fact has no speaker: it is about whom it names."""
-    said, has_speaker = view.said_by(speaker), view.has_speaker()
-    if has_speaker.all():
+    said = view.said_by(speaker)
+    if not view.unnamed:
         return said
     mentions = np.zeros(len(view), dtype=np.bool_)
-    for term in terms(speaker):
-        if term in hits:
-            mentions[view.piece_owners[hits[term].documents]] = True
-    return said | (mentions & ~has_speaker)
-
-
-def _sum(parts: Mapping[str, Floats]) -> Floats:
-    first, *others = parts.values()
-    total = first.copy()
-    for part in others:
-        total += part
-    return total
+    mentions[view.owners(hits.documents_of(terms(speaker)))] = True
+    return said | (mentions & ~view.has_speaker())
 
 
 def _scale(total: Floats) -> tuple[float, float]:
@@ -213,5 +247,4 @@ def _scale(total: Floats) -> tuple[float, float]:
         return 0.0, 0.0
     mean = float(np.add.reduce(total)) / len(total)
     total -= mean  # in place: nobody looks at it again
-    spread = signals.spread_of(total)
-    return mean, 1.0 / spread if spread > 1e-9 else 0.0
+    return mean, signals.per_spread(total)

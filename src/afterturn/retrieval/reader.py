@@ -31,9 +31,11 @@ from afterturn.retrieval.rows import Row, row_of, vectors_of
 
 INLINE_ROWS_MAX: Final = 200
 """More changed rows than this are indexed in a thread; it takes some 30 µs a row."""
-
 REFUSED_MAX: Final = 1_000
 """Scopes known to be larger than the cache; another one is measured again."""
+
+_HITS: Final = metrics.CACHE_READS.labels("hit")
+_MISSES: Final = metrics.CACHE_READS.labels("miss")
 
 _log: Final = logging.getLogger(__name__)
 
@@ -123,6 +125,13 @@ class Reader:
         self._refused: dict[str, Label] = {}
         self._loading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
+    def held(self, paths: Sequence[str]) -> list[Entry] | None:
+        """The entries of these paths as they were last read, if all of them are held.
+
+        They are a guess: only `entries` tells whether they may be served.
+        """
+        return self._cache.peek(self._owner, paths)
+
     async def entries(self, paths: Sequence[str]) -> list[Entry]:
         """The published rows of these covering paths (with trailing slash), root first.
 
@@ -133,7 +142,7 @@ class Reader:
             labels = await self._labels(connection, paths)
         held = self._held(paths, labels)
         is_hit = None not in held
-        metrics.CACHE_READS.labels("hit" if is_hit else "miss").inc()
+        (_HITS if is_hit else _MISSES).inc()
         if is_hit:
             return [entry for entry in held if entry is not None]
         return await self._load(paths, stale=[p for p, e in zip(paths, held, strict=True) if not e])

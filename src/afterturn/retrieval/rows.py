@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import from_json
 
 from afterturn.records import MemoryLayer, MemoryRecord, Source
 from afterturn.retrieval.index_text import TURN_LAYERS, index_text
@@ -99,12 +100,12 @@ class Row:
             scope_path=self.path,
             layer=_LAYERS[self.layer],
             origin=self.origin,
-            metadata=json.loads(self.metadata),
+            metadata=from_json(self.metadata),
             importance=self.importance,
             occurred_at=self.occurred_at,
             recorded_at=self.recorded_at,
             sources=tuple(
-                Source.trusted(turn_id=turn_id, turn_path=path) for turn_id, path in self.sources
+                [Source.trusted(turn_id=turn_id, turn_path=path) for turn_id, path in self.sources]
             ),
         )
 

@@ -33,9 +33,10 @@ class Selection:
     """Ranked positions 0 to n-1; arrays are aligned with them unless said.
 
     `slots` are positions among all slots of the entry. `opens_thread` is true where a
-    conversation begins, `session_of` numbers the sessions (a record outside any is one of its
-    own), `session_starts` [sessions] says where they begin and `session_lengths` how many terms
-    they have.
+    conversation begins, `goes_on` where the next position is of the same one and `was_asked` where
+    the one before is and ends in a question. `session_of` numbers the sessions (a record outside
+    any is one of its own), `session_starts` [sessions] says where they begin and `session_lengths`
+    how many terms they have.
 
     A text is one or more pieces in the lexical index: the ranked ones are numbered by position,
     `piece_of` gives their number per part of the entry (-1 where not ranked), `piece_owners` and
@@ -43,15 +44,19 @@ class Selection:
     position, `terms` how many all of them have.
 
     `centre` float32 [dim] is what the vectors have in common, `along` their product with it and
-    `nearness` one by how far each lies from it, 0 for what has no vector (see `_centred`).
-    `name_terms` are the index terms of the speakers' names.
+    `nearness` one by how far each lies from it, 0 for what has no vector (see `_centred`);
+    `vectors` says how many have one.
+    `speaker` is a place in `speaker_names` or -1, which `unnamed` of them are; `name_terms` are the
+    index terms of the names.
     `twins` gives, per position that has any, the slots of records of the same message that are
     not ranked themselves.
     """
 
     slots: Slots
     opens_thread: Mask
-    session_of: Positions
+    goes_on: Mask
+    was_asked: Mask
+    session_of: Slots
     session_starts: Slots
     session_lengths: NDArray[np.float64]
     columns: Columns
@@ -64,7 +69,9 @@ class Selection:
     along: NDArray[np.float32]
     nearness: NDArray[np.float32]
     has_vector: Mask
+    vectors: int
     speaker: Positions
+    unnamed: int
     speaker_names: tuple[str, ...]
     name_terms: frozenset[str]
     twins: dict[int, tuple[int, ...]]
@@ -108,10 +115,16 @@ def select(parts: Sequence[Part], layers: frozenset[str] | None) -> Selection:
     speaker, names = _speakers(parts)
     session_of = np.cumsum(opens_session) - 1
     centre, along, nearness = _centred(parts, slots, wanted & has_vector, has_vector[slots])
+    goes_on = np.zeros_like(opens_thread)
+    goes_on[:-1] = ~opens_thread[1:]
+    was_asked = np.zeros_like(opens_thread)
+    was_asked[1:] = goes_on[:-1] & ranked["asks"][:-1]
     return Selection(
         slots=slots,
         opens_thread=opens_thread,
-        session_of=session_of.astype(np.int32),
+        goes_on=goes_on,
+        was_asked=was_asked,
+        session_of=session_of,
         session_starts=np.flatnonzero(opens_session),
         session_lengths=np.bincount(session_of[owners], lengths).astype(np.float64),
         columns=ranked,
@@ -124,7 +137,9 @@ def select(parts: Sequence[Part], layers: frozenset[str] | None) -> Selection:
         along=along,
         nearness=nearness,
         has_vector=has_vector[slots],
+        vectors=int(np.count_nonzero(has_vector[slots])),
         speaker=speaker[slots],
+        unnamed=int(np.count_nonzero(speaker[slots] < 0)),
         speaker_names=names,
         name_terms=frozenset(term for name in names for term in terms(name)),
         twins=_twins(columns["message_key"], np.flatnonzero(twin), slots),

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from afterturn import metrics
 from afterturn.database import Database
+from afterturn.embedding.checked import CheckedEmbedder
 from afterturn.errors import AfterturnError
-from afterturn.intake import clean_text
 from afterturn.ports import EmbeddingProvider
 from afterturn.queries import Dropped, MemoryQuery, RetrievalResult
 from afterturn.retrieval import gates
+from afterturn.retrieval.begun import Begun
 from afterturn.retrieval.cache import RetrievalCache
-from afterturn.retrieval.entries import Layers
+from afterturn.retrieval.entries import Entry, Layers
 from afterturn.retrieval.question import Cue, Question
 from afterturn.retrieval.ranking import Ranking, rank
 from afterturn.retrieval.reader import BeyondCache, Reader, named_rows
@@ -33,11 +34,14 @@ from afterturn.settings import Settings
 
 SCAN_BUDGET: Final = 1_000
 """The most candidates that are scanned, or accounted for in `dropped`."""
-PAGE_FACTOR: Final = 4
+PAGE_FACTOR: Final = 3
 PAGE_MINIMUM: Final = 32
 
-INLINE_ROWS_MAX: Final = 5_000
-"""More records than this are ranked in a thread, so that the event loop goes on meanwhile."""
+INLINE_ROWS_MAX: Final = 20_000
+"""More records than this are ranked in a thread, so that the event loop goes on meanwhile: they
+take two milliseconds or more."""
+ARRANGED_ROWS_MAX: Final = 2_000
+"""The same for records that were not ranked before, and so must be arranged first."""
 
 
 INSTANT_CHARACTERS_MAX: Final = 1_000
@@ -56,13 +60,24 @@ class _Vector:
     missing: str = ""
 
 
+@dataclass(slots=True)
+class _Call:
+    """One question on its way; its vector is computed once, when there is something to compare."""
+
+    query: MemoryQuery
+    paths: Sequence[str]
+    layers: Layers | None
+    gated: bool
+    vector: _Vector | None = None
+
+
 T = TypeVar("T")
 
 # An enum's `value` is looked up through a descriptor: for dozens of dropped ones it shows.
 _REASONS: Final = {reason: reason.value for reason in gates.DropReason}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Found(Generic[T]):
     """The best records, best first: rows (or their names), places in the ranking, scores."""
 
@@ -90,6 +105,8 @@ class PostgresRetrieval:
         *,
         weights: Weights = DEFAULT_WEIGHTS,
     ) -> None:
+        if embedder is not None and not isinstance(embedder, CheckedEmbedder):
+            embedder = CheckedEmbedder(embedder)
         self._embedder = embedder
         self._weights = weights
         self.cache = cache if cache is not None else RetrievalCache(settings.cache_bytes)
@@ -117,38 +134,64 @@ class PostgresRetrieval:
     async def _answer(self, query: MemoryQuery, *, gated: bool) -> RetrievalResult:
         paths = [f"{path}/" for path in covering_paths(query.scope.path)]
         layers = None if query.layers is None else frozenset(layer.value for layer in query.layers)
+        call = _Call(query, paths, layers, gated)
+        held = self._reader.held(paths)
         try:
-            entries = await self._reader.entries(paths)
+            if held is None or _is_large(held, layers):
+                return await self._ranked(call, await self._reader.entries(paths))
+            return await self._foreseen(call, held)
         except BeyondCache:
-            return await self._streamed(query, paths, layers, gated=gated)
-        vector = await self._vector(query.text) if any(e.count for e in entries) else _Vector()
-        large = sum(entry.count for entry in entries) > INLINE_ROWS_MAX
-        view = await asyncio.to_thread(View, entries, layers) if large else View(entries, layers)
-        cue = _cue(query, vector.values)
+            return await self._streamed(call)
 
-        async def ranked(reach: int) -> Ranking:
-            weights = _weighted(self._weights, query)
-            if large:
-                return await asyncio.to_thread(rank, view, cue, weights, reach=reach)
-            return rank(view, cue, weights, reach=reach)
+    async def _foreseen(self, call: _Call, held: Sequence[Entry]) -> RetrievalResult:
+        """Rank what is held while the database is asked whether it is still what is published.
+
+        Nothing of it is served unless the answer, to a question asked after the call began, is
+        that it is; then the wait for it has cost nothing.
+        """
+        asked = Begun(self._reader.entries(call.paths))
+        try:
+            result = await self._ranked(call, held)
+        except BaseException:
+            await asked.abandon()
+            raise
+        entries = await asked
+        if all(one is other for one, other in zip(entries, held, strict=True)):
+            return result
+        return await self._ranked(call, entries)
+
+    async def _ranked(self, call: _Call, entries: Sequence[Entry]) -> RetrievalResult:
+        if call.vector is None and any(entry.count for entry in entries):
+            call.vector = await self._vector(call.query.text)
+        vector = call.vector or _Vector()
+        cue, weights = _cue(call.query, vector.values), _weighted(self._weights, call.query)
+
+        def ranked_first() -> tuple[View, Ranking]:
+            view = View(entries, call.layers)
+            return view, rank(view, cue, weights, reach=SCAN_BUDGET)
+
+        large = _is_large(entries, call.layers)
+        view, ranking = await asyncio.to_thread(ranked_first) if large else ranked_first()
+
+        async def further(reach: int) -> Ranking:
+            return await asyncio.to_thread(rank, view, cue, weights, reach=reach)
 
         async def best(ranking: Ranking, count: int) -> _Found[Row]:
             return _best(view.rows_of, ranking, count)
 
-        return await _gated(query, ranked, best, self._degraded(view, vector), gated=gated)
+        return await _gated(call, ranking, further, best, self._degraded(view, vector))
 
-    async def _streamed(
-        self, query: MemoryQuery, paths: Sequence[str], layers: Layers | None, *, gated: bool
-    ) -> RetrievalResult:
+    async def _streamed(self, call: _Call) -> RetrievalResult:
         """The same for a scope beyond the cache limit, in one snapshot."""
-        vector = await self._vector(query.text)
-        async with self._reader.snapshot(paths) as (connection, usable):
+        query = call.query
+        vector = call.vector or await self._vector(query.text)
+        async with self._reader.snapshot(call.paths) as (connection, usable):
             values = vector.values if usable else None
             words = frozenset(Question.of(_cue(query, None)).terms)
-            scanned = await scan(connection, paths, layers, words, values)
+            scanned = await scan(connection, call.paths, call.layers, words, values)
             cue = _cue(query, None if values is None else scanned.plane.T @ values)
 
-            async def ranked(reach: int) -> Ranking:
+            async def further(reach: int) -> Ranking:
                 weights = _weighted(self._weights, query)
                 return await asyncio.to_thread(rank, scanned.view, cue, weights, reach=reach)
 
@@ -160,31 +203,25 @@ class PostgresRetrieval:
                 return _Found(rows, found.places, found.scores)
 
             degraded = self._degraded(scanned.view, vector)
-            return await _gated(query, ranked, best, degraded, gated=gated)
+            return await _gated(call, await further(SCAN_BUDGET), further, best, degraded)
 
     async def _vector(self, text: str) -> _Vector:
         if self._embedder is None or not text.strip():
             return _Vector()
-        texts = [clean_text(text)]
-        instant = len(text) <= INSTANT_CHARACTERS_MAX and getattr(
-            self._embedder, "is_instant", False
-        )
         try:
-            if instant:
-                vectors = self._embedder.embed(texts)
+            if self._embedder.is_instant and len(text) <= INSTANT_CHARACTERS_MAX:
+                vectors = self._embedder.embed([text])
             else:
-                vectors = await asyncio.to_thread(self._embedder.embed, texts)
+                vectors = await asyncio.to_thread(self._embedder.embed, [text])
         except AfterturnError as error:
-            return _Vector(missing=f"vectors: {error.message}")
-        except Exception as error:  # noqa: BLE001 - a provider raises what it must; lexical goes on
-            return _Vector(missing=f"vectors: the embedder failed ({type(error).__name__})")
-        return _checked(vectors, self._embedder.dim)
+            return _Vector(missing=f"vectors: {error.message}")  # lexical goes on
+        return _Vector(vectors[0] if vectors[0].any() else None)
 
     def _degraded(self, view: View, vector: _Vector) -> tuple[str, ...]:
         if self._embedder is None or (vector.values is None and not vector.missing):
             return ()  # none was wanted: there is nothing to compare with
         reasons = [vector.missing] if vector.missing else []
-        without = len(view) - int(np.count_nonzero(view.has_vector))
+        without = len(view) - view.vectors
         if without:
             reasons.append(
                 f"vectors: {without} of {len(view)} records have none of this embedder yet"
@@ -193,16 +230,15 @@ class PostgresRetrieval:
 
 
 async def _gated(
-    query: MemoryQuery,
-    ranked: Callable[[int], Awaitable[Ranking]],
+    call: _Call,
+    ranking: Ranking,
+    further: Callable[[int], Awaitable[Ranking]],
     best: Callable[[Ranking, int], Awaitable[_Found[Row]]],
     degraded: tuple[str, ...],
-    *,
-    gated: bool,
 ) -> RetrievalResult:
     """Take the best through the gates, looking further where they left the answer short."""
-    ranking = await ranked(SCAN_BUDGET)
-    if not gated:
+    query = call.query
+    if not call.gated:
         found = await best(ranking, SCAN_BUDGET)
         gates.require_visible(query.scope, found.rows)
         memories = _memories(found, range(len(found.rows)), ranking)
@@ -213,15 +249,17 @@ async def _gated(
     while len(found.rows) == page and _may_go_on(passage, found, query):
         page *= WIDENING
         if page > SCAN_BUDGET:
-            ranking = await ranked(page)
+            ranking = await further(page)
         found = await best(ranking, page)
         passage = gates.passage(found.rows, found.scores, query)
     return RetrievalResult(
         memories=_memories(found, passage.passed, ranking),
         dropped=tuple(
-            Dropped.trusted(record_id=found.rows[at].record_id, reason=_REASONS[reason])
-            for at, reason in passage.dropped
-            if at < SCAN_BUDGET
+            [
+                Dropped.trusted(record_id=found.rows[at].record_id, reason=_REASONS[reason])
+                for at, reason in passage.dropped
+                if at < SCAN_BUDGET
+            ]
         ),
         degraded=degraded,
     )
@@ -231,13 +269,22 @@ def _memories(
     found: _Found[Row], places: Sequence[int], ranking: Ranking
 ) -> tuple[RetrievedMemory, ...]:
     """The records at these places, as they are returned."""
-    if not places:
-        return ()
     signals = ranking.explained([found.places[at] for at in places])
     return tuple(
-        RetrievedMemory.trusted(record=found.rows[at].record(), score=found.scores[at], signals=s)
-        for at, s in zip(places, signals, strict=True)
+        [
+            RetrievedMemory.trusted(
+                record=found.rows[at].record(), score=found.scores[at], signals=parts
+            )
+            for at, parts in zip(places, signals, strict=True)
+        ]
     )
+
+
+def _is_large(entries: Sequence[Entry], layers: Layers | None) -> bool:
+    count = sum(entry.count for entry in entries)
+    if count <= ARRANGED_ROWS_MAX:
+        return False
+    return count > INLINE_ROWS_MAX or not all(entry.is_arranged(layers) for entry in entries)
 
 
 def _cue(query: MemoryQuery, vector: NDArray[np.float32] | None) -> Cue:
@@ -269,35 +316,17 @@ def _may_go_on(passage: gates.Passage, found: _Found[Row], query: MemoryQuery) -
     return all(reason is not gates.DropReason.MAX_CHARS for _, reason in passage.dropped)
 
 
-def _checked(vectors: object, dim: int) -> _Vector:
-    """The one vector of an embedder's answer at unit length, or what is wrong with it."""
-    try:
-        values = np.asarray(vectors, dtype=np.float32)
-    except (TypeError, ValueError):
-        return _Vector(missing="vectors: the embedder returned no array")
-    if values.shape != (1, dim):
-        shape = "x".join(map(str, values.shape))
-        return _Vector(missing=f"vectors: the embedder returned shape {shape}, not 1x{dim}")
-    norm = float(np.linalg.norm(values))
-    if not np.isfinite(norm):
-        return _Vector(missing="vectors: the embedder returned a value that is not finite")
-    return _Vector(values[0] / norm) if norm else _Vector()
-
-
 def _best(
     rows_of: Callable[[Sequence[int]], Sequence[Sequence[T]]], ranking: Ranking, count: int
 ) -> _Found[T]:
     """The best `count` records, the other layer of a message right behind the one ranked."""
-    found: _Found[T] = _Found([], [], [])
     best = ranking.best(count)
-    groups = rows_of(ranking.positions[best].tolist())
-    scores = ranking.scores[best].tolist()
-    for place, rows, score in zip(best.tolist(), groups, scores, strict=True):
-        for row in rows:
-            found.rows.append(row)
-            found.places.append(place)
-            found.scores.append(score)
-        if len(found.rows) >= count:
-            break
-    del found.rows[count:], found.places[count:], found.scores[count:]
+    groups = rows_of(ranking.positions.take(best).tolist())
+    places, scores = best.tolist(), ranking.scores.take(best).tolist()
+    found = _Found([row for rows in groups for row in rows], places, scores)
+    if len(found.rows) > len(places):
+        repeats = [len(rows) for rows in groups]
+        found.places = np.repeat(places, repeats).tolist()
+        found.scores = np.repeat(scores, repeats).tolist()
+        del found.rows[count:], found.places[count:], found.scores[count:]
     return found

@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 
 TEXT_CHARACTERS_MAX: Final = 4_000
 """Only the beginning of a text is looked at: enough to know its kind."""
+NAMES_MAX: Final = 9
+"""Names beyond are not counted."""
 
 _FIRST_PERSON: Final = re.compile(r"\b(?:I|[Mm]y|[Mm]e|[Ww]e|[Oo]ur|[Mm]ine)\b")
 _TIME: Final = re.compile(
@@ -38,7 +40,7 @@ class Traits(NamedTuple):
     tells_time: bool
     tells_number: bool
     names: int
-    """Words with a capital inside a sentence, up to 9: names of people, places, works."""
+    """Words with a capital inside a sentence, up to `NAMES_MAX`: names of people, places, works."""
 
 
 def traits(text: str) -> Traits:
@@ -49,5 +51,5 @@ def traits(text: str) -> Traits:
         first_person=_FIRST_PERSON.search(begin) is not None,
         tells_time=_TIME.search(begin) is not None,
         tells_number=_NUMBER.search(begin) is not None,
-        names=min(len(_NAME.findall(begin)), 9),
+        names=min(len(_NAME.findall(begin)), NAMES_MAX),
     )

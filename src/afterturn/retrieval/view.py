@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
@@ -13,10 +14,9 @@ from numpy.typing import NDArray
 
 from afterturn.retrieval import lexical
 from afterturn.retrieval.entries import Entry, Layers
-from afterturn.retrieval.lexical import Floats, Mask, Positions, TermHits
+from afterturn.retrieval.lexical import Floats, Hits, Mask, Positions
 from afterturn.retrieval.rows import Row
-from afterturn.retrieval.segments import COLUMNS
-from afterturn.retrieval.selection import Columns, Selection, Slots, row_at
+from afterturn.retrieval.selection import Selection, Slots, row_at
 from afterturn.retrieval.weights import Weights
 
 _COSINE_DECIMALS: Final = 5
@@ -55,9 +55,19 @@ class View:
         return _joined([s.opens_thread for s in self.selections], np.bool_)
 
     @cached_property
-    def session_of(self) -> Positions:
+    def goes_on(self) -> Mask:
+        """Where the next position is of the same conversation."""
+        return _joined([s.goes_on for s in self.selections], np.bool_)
+
+    @cached_property
+    def was_asked(self) -> Mask:
+        """Where the position before is of the same conversation and ends in a question."""
+        return _joined([s.was_asked for s in self.selections], np.bool_)
+
+    @cached_property
+    def session_of(self) -> Slots:
         """The number of each ranked row's session."""
-        return _shifted([s.session_of for s in self.selections], self._session_starts)
+        return _shifted([s.session_of for s in self.selections], self._session_starts, np.intp)
 
     @cached_property
     def session_starts(self) -> Slots:
@@ -90,10 +100,14 @@ class View:
         priors = [s.prior(weights, to_assistant=to_assistant) for s in self.selections]
         return _joined(priors, np.float64)
 
-    @cached_property
-    def columns(self) -> Columns:
-        """The numeric columns of all ranked rows."""
-        return _joined([s.columns for s in self.selections], COLUMNS)
+    def column(self, name: str) -> NDArray[Any]:
+        """One of the numeric columns of all ranked rows."""
+        return _joined([s.columns[name] for s in self.selections], np.float64)
+
+    @property
+    def vectors(self) -> int:
+        """How many of the ranked rows have a vector."""
+        return sum(s.vectors for s in self.selections)
 
     @cached_property
     def has_vector(self) -> Mask:
@@ -117,7 +131,7 @@ class View:
         starts = _shifted([s.piece_starts for s in self.selections], self._piece_starts)
         return np.maximum.reduceat(values, starts) if len(starts) else np.zeros(0)
 
-    def hits(self, words: Sequence[str]) -> dict[str, TermHits]:
+    def hits(self, words: Sequence[str]) -> Hits:
         """In which pieces the words occur, in all entries together."""
         parts = [
             (part.segment.lexical, piece_of, start)
@@ -138,11 +152,11 @@ class View:
             products = [part.segment.vectors @ vector for part in entry.parts]
             product = products[0] if len(products) == 1 else np.concatenate(products)
             away = vector - selection.centre
-            cosine = product[selection.slots]
+            cosine = product.take(selection.slots)
             cosine -= selection.along
             cosine -= away @ selection.centre
             cosine *= selection.nearness
-            cosine *= np.float32(1.0 / (float(np.linalg.norm(away)) or 1.0))
+            cosine *= np.float32(1.0 / (math.sqrt(away @ away) or 1.0))
             found.append(cosine)
         # Matrix products differ in the last bits with the shape of the matrix.
         scale = 10.0**_COSINE_DECIMALS
@@ -163,12 +177,17 @@ class View:
         """Which ranked rows were said by the speaker of this casefolded name."""
         found = []
         for selection in self.selections:
-            said = np.zeros(len(selection), dtype=np.bool_)
-            for code, known in enumerate(selection.speaker_names):
-                if known.casefold() == name:
-                    said |= selection.speaker == code
-            found.append(said)
+            codes = [c for c, n in enumerate(selection.speaker_names) if n.casefold() == name]
+            some = len(codes) == 1
+            found.append(
+                selection.speaker == codes[0] if some else np.isin(selection.speaker, codes)
+            )
         return _joined(found, np.bool_)
+
+    @property
+    def unnamed(self) -> int:
+        """How many of the ranked rows name no speaker."""
+        return sum(s.unnamed for s in self.selections)
 
     def has_speaker(self) -> Mask:
         """Which ranked rows name their speaker."""
@@ -189,10 +208,12 @@ class View:
             return [self.rows(position) for position in positions]
         # Nearly every reader: one entry that lies in one piece.
         held, selection = self.entries[0].parts[0].segment.rows, self.selections[0]
-        twins = selection.twins
+        slots = selection.slots.take(positions).tolist()
+        if not selection.twins:
+            return [(held[slot],) for slot in slots]
         return [
-            (held[slot], *[held[twin] for twin in twins.get(position, ())])
-            for position, slot in zip(positions, selection.slots[positions].tolist(), strict=True)
+            (held[slot], *[held[twin] for twin in selection.twins.get(position, ())])
+            for position, slot in zip(positions, slots, strict=True)
         ]
 
     def rows(self, position: int) -> tuple[Row, ...]:
@@ -208,7 +229,9 @@ def _joined(arrays: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
     return np.concatenate(arrays) if arrays else np.zeros(0, dtype=dtype)
 
 
-def _shifted(arrays: Sequence[NDArray[Any]], starts: Sequence[int]) -> NDArray[Any]:
+def _shifted(
+    arrays: Sequence[NDArray[Any]], starts: Sequence[int], dtype: Any = np.int32
+) -> NDArray[Any]:
     if len(arrays) == 1:
         return arrays[0]
-    return _joined([a + start for a, start in zip(arrays, starts, strict=False)], np.int32)
+    return _joined([a + start for a, start in zip(arrays, starts, strict=False)], dtype)
