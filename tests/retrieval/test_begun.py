@@ -87,6 +87,15 @@ async def test_an_abandoned_one_cleans_up_and_says_nothing() -> None:
     async def failing() -> None:
         raise LookupError("nothing")
 
+    async def waiting(future: asyncio.Future[None]) -> None:
+        await future
+
     await Begun(work()).abandon()
     await Begun(failing()).abandon()
     assert cleaned == ["up"]
+    open_, done = asyncio.Future[None](), asyncio.Future[None]()
+    begun, other = Begun(waiting(open_)), Begun(waiting(done))
+    done.set_result(None)
+    await begun.abandon()
+    await other.abandon()
+    assert open_.cancelled()  # as its maker expects

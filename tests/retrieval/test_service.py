@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from afterturn.database import Database
+from afterturn.database import Database, connect
 from afterturn.errors import ErasePending, MemoryUnavailable, NotMigrated
 from afterturn.ports import CandidateScan, MemoryRetrievalPort
 from afterturn.queries import MemoryQuery
@@ -343,23 +343,34 @@ async def test_a_question_that_is_cancelled_leaves_no_connection_behind(
     library = embedding_library
     await library.keep(ALICE, {"a": "oolong tea"})
     await library.memory.drain(ALICE, in_process=True)
-    loop, embedding, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
 
-    def wait() -> None:
-        loop.call_soon_threadsafe(embedding.set)
-        go_on.wait(30)
+    async def cancelled() -> None:
+        embedding, go_on = asyncio.Event(), threading.Event()
 
-    retrieval = library.retrieval(Interrupting(lambda: None, *[wait] * 5))
-    await retrieval.retrieve(ask(ALICE))
-    for _ in range(5):  # more than the pool has connections
-        embedding.clear()
-        go_on.clear()
+        def wait() -> None:
+            loop.call_soon_threadsafe(embedding.set)
+            go_on.wait()
+
+        embedder.happening.append(wait)
         asked = asyncio.create_task(retrieval.retrieve(ask(ALICE)))
         await embedding.wait()
         asked.cancel()
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await asked
+
+    embedder = Interrupting()
+    retrieval = library.retrieval(embedder)
+    await retrieval.retrieve(ask(ALICE))
+    for _ in range(5):  # more than the pool has connections
+        await cancelled()
+    blocking = await connect(str(library.settings.database_url), library.settings)
+    async with blocking.transaction():
+        await blocking.execute("lock table afterturn.erase_intents in access exclusive mode")
+        for _ in range(5):  # now none of the statements has been answered
+            await cancelled()
+    await blocking.close()
     assert ids(await retrieval.retrieve(ask(ALICE))) == {"a"}
 
 

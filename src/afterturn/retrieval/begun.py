@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Coroutine, Generator
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -20,28 +20,30 @@ class Begun(Generic[T]):
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine
-        self._result: list[T] = []
+        self._is_over = False
+        self._result: T | None = None
         self._failure: BaseException | None = None
         self._waits_for: Any = None
         self._go_on()
 
     def __await__(self) -> Generator[Any, Any, T]:
-        while not self._result:
-            if self._failure is not None:
-                raise self._failure
+        while not self._is_over:
             try:
                 sent = yield self._waits_for
             except BaseException as error:  # noqa: BLE001 - it is the coroutine's to handle
                 self._go_on(error)
             else:
                 self._go_on(None, sent)
-        return self._result[0]
+        if self._failure is not None:
+            raise self._failure
+        return cast("T", self._result)
 
     async def abandon(self) -> None:
         """Cancel it and wait until it has cleaned up; what it fails with is nobody's concern."""
-        if not self._result and self._failure is None:
+        # As a task does: who made the future that is waited for must see it cancelled.
+        if not self._is_over and not (self._waits_for and self._waits_for.cancel()):
             self._go_on(CancelledError())
-        with suppress(BaseException):
+        with suppress(Exception, CancelledError):
             await self
 
     def _go_on(self, error: BaseException | None = None, sent: Any = None) -> None:
@@ -51,6 +53,6 @@ class Begun(Generic[T]):
             else:
                 self._waits_for = self._coroutine.send(sent)
         except StopIteration as end:
-            self._result.append(end.value)
+            self._result, self._is_over = end.value, True
         except BaseException as failure:  # noqa: BLE001 - raised to whoever awaits it
-            self._failure = failure
+            self._failure, self._is_over = failure, True
