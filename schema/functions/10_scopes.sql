@@ -111,17 +111,16 @@ begin
     return got;
 end $$;
 
--- The waiting form, for callers who write their own short transactions.
+-- The waiting form, for callers who write their own short transactions. All in one ascending order,
+-- those of ancestors among them, or two callers with several paths could wait in a circle.
 create or replace function afterturn.lock_exclusive(paths text[]) returns void
 language plpgsql as $$
 begin
-    perform pg_advisory_xact_lock_shared(k.key) from (
-        select distinct afterturn.lock_key(0, q.path) as key
-        from unnest(paths) p(path), unnest(trim_array(afterturn.covering(p.path), 1)) q(path)
-        order by 1) k;
-    perform pg_advisory_xact_lock(k.key) from (
-        select distinct afterturn.lock_key(0, p.path) as key from unnest(paths) p(path)
-        order by 1) k;
+    perform case when k.own then pg_advisory_xact_lock(k.key)
+        else pg_advisory_xact_lock_shared(k.key) end
+    from (select afterturn.lock_key(0, q.path) as key, bool_or(q.path = p.path) as own
+          from unnest(paths) p(path), unnest(afterturn.covering(p.path)) q(path)
+          group by 1 order by 1) k;
 end $$;
 
 -- The same as lock_lane, never queued for.

@@ -19,28 +19,41 @@ language sql stable as $$
     select max(e.id) from earlier e
 $$;
 
--- Points a job at its blocker. The share lock on the blocker's row makes its end wait for us or
+-- The same for a job as it stands. A named forget takes no flush's rows as a whole, so it waits like
+-- any other job.
+create or replace function afterturn.blocker_of(p_id bigint) returns bigint
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+begin
+    return (
+        select afterturn.blocker(j.id,
+            case when j.request ? 'named' then 'named' else j.kind end, j.path)
+        from afterturn.jobs j where j.id = p_id);
+end $$;
+
+create or replace function afterturn.set_blocker(p_id bigint, p_blocker bigint) returns void
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+begin
+    update afterturn.jobs j
+    set blocked_by = p_blocker,
+        ring_at = case when p_blocker is null then afterturn.clock() else j.ring_at end
+    where j.id = p_id and j.blocked_by is distinct from p_blocker;
+end $$;
+
+-- Points a new job at its blocker. The share lock on the blocker's row makes its end wait for us or
 -- us for its end: without it the wake-up could be lost. Returns the blocker, if any.
 create or replace function afterturn.block(p_id bigint) returns bigint
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
-    waiting afterturn.jobs;
     found_blocker bigint;
 begin
-    select * into waiting from afterturn.jobs j where j.id = p_id for update;
     loop
-        -- A named forget takes no flush's rows as a whole, so it waits like any other job.
-        found_blocker := afterturn.blocker(waiting.id,
-            case when waiting.request ? 'named' then 'named' else waiting.kind end, waiting.path);
+        found_blocker := afterturn.blocker_of(p_id);
         exit when found_blocker is null;
         perform from afterturn.jobs j where j.id = found_blocker and j.finished_at is null
             for share;
         exit when found;
     end loop;
-    update afterturn.jobs j
-    set blocked_by = found_blocker,
-        ring_at = case when found_blocker is null then afterturn.clock() else j.ring_at end
-    where j.id = p_id and j.blocked_by is distinct from found_blocker;
+    perform afterturn.set_blocker(p_id, found_blocker);
     return found_blocker;
 end $$;
 
@@ -190,12 +203,16 @@ end $$;
 
 -- Looks anew at up to p_limit jobs that waited for a job which ended: `free` are those that may
 -- run now, `seen` how many were looked at. When none is left the ended job's mark goes. Safe to
--- repeat, by anybody.
+-- repeat, by anybody. With one of them in hand nobody is waited for: whoever holds the job before it
+-- may wait for this one. It stays as it is then, and when there are only such, `free` is null: come
+-- back soon; the mark brings somebody in any case.
 create or replace function afterturn.unblock(
     p_id bigint, p_limit integer, out free bigint[], out seen integer)
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     waiting bigint;
+    before bigint;
+    are_left boolean := false;
 begin
     free := '{}';
     seen := 0;
@@ -207,12 +224,24 @@ begin
         where j.blocked_by = p_id and j.finished_at is null
         order by j.id limit p_limit for update skip locked
     loop
+        before := afterturn.blocker_of(waiting);
+        if before is not null then
+            perform from afterturn.jobs j where j.id = before and j.finished_at is null
+                for share skip locked;
+            if not found then
+                are_left := true;
+                continue;
+            end if;
+        end if;
         seen := seen + 1;
-        if afterturn.block(waiting) is null then
+        perform afterturn.set_blocker(waiting, before);
+        if before is null then
             free := free || waiting;
         end if;
     end loop;
-    if seen = 0 then
+    if are_left and seen = 0 then
+        free := null;
+    elsif seen = 0 then
         update afterturn.jobs j set releasing = false
         where j.id = p_id and j.releasing
             and not exists (select from afterturn.jobs w where w.blocked_by = p_id);

@@ -234,9 +234,18 @@ language sql stable as $$
         order by 1)
 $$;
 
+-- A record's metadata once it is of that session, or of none.
+create or replace function afterturn.of_session(p_metadata jsonb, p_session text) returns jsonb
+language sql immutable as $$
+    select case when not p_metadata ? 'session' then p_metadata
+        when p_session is null then p_metadata - 'session'
+        else jsonb_set(p_metadata, '{session}', to_jsonb(p_session)) end
+$$;
+
 -- Takes the erased turns out of the sources of what was learned from them elsewhere (and, for a
 -- named erase, in the scope itself). Records left without a source go; the others stand on the
--- sources they keep. Returns how many records were erased.
+-- sources they keep, and what was noted beside their words by an erased turn goes. Returns how many
+-- records were erased.
 create or replace function afterturn.forget_derived(
     p_id bigint, p_path text, p_turn_ids text[], p_session text, p_paths text[]) returns integer
 language plpgsql set plan_cache_mode = force_generic_plan as $$
@@ -265,13 +274,22 @@ begin
         group by t.path, t.record_id, t.pending),
     kept as (
         update afterturn.memories m
-        set turn_path = coalesce(l.source[1], m.path), turn_id = l.source[2],
-            session = (select t.session from afterturn.turns t
-                where t.path = l.source[1] and t.turn_id = l.source[2]),
+        set turn_path = coalesce(l.source[1], m.path), turn_id = l.source[2], session = t.session,
+            metadata = case when exists (
+                    select from taken x where x.path = m.path and x.record_id = m.record_id
+                        and x.pending = m.pending and (x.turn_path < 'v'
+                            or (x.turn_path = m.turn_path and x.turn_id = m.turn_id)))
+                -- A key belongs to the fact; `forget_statements` makes it say what is left.
+                then coalesce((select jsonb_object_agg(k, m.metadata -> k)
+                    from unnest(array['subject', 'attribute']) k
+                    where m.metadata ? k and exists (select from afterturn.fact_statements f
+                        where f.path = m.path and f.record_id = m.record_id)), '{}')
+                else afterturn.of_session(m.metadata, t.session) end,
             content = case when m.pending then m.content else (
                 select g.content from afterturn.scope_generations g
                 where g.scope_key = afterturn.scope_key(m.path)) end
         from left_over l
+        left join afterturn.turns t on t.path = l.source[1] and t.turn_id = l.source[2]
         where l.rests and m.path = l.path and m.record_id = l.record_id
             and m.pending = l.pending),
     gone as (
@@ -330,12 +348,12 @@ begin
         group by d.path, d.record_id, d.pending)
     update afterturn.memories m
     set turn_path = coalesce(l.source[1], m.path), turn_id = l.source[2],
-        session = (select t.session from afterturn.turns t
-            where t.path = l.source[1] and t.turn_id = l.source[2]),
+        session = t.session, metadata = afterturn.of_session(m.metadata, t.session),
         content = case when m.pending then m.content else (
             select g.content from afterturn.scope_generations g
             where g.scope_key = afterturn.scope_key(m.path)) end
     from left_over l
+    left join afterturn.turns t on t.path = l.source[1] and t.turn_id = l.source[2]
     where m.path = l.path and m.record_id = l.record_id and m.pending = l.pending;
 end $$;
 
@@ -528,7 +546,7 @@ declare
 begin
     perform afterturn.require_read_committed();
     perform afterturn.require_durable_commit();
-    if not pg_try_advisory_xact_lock_shared(1, 0) then
+    if not pg_try_advisory_xact_lock_shared(1634100325, 1) then
         verdict := 'reembedding';
         return;
     end if;

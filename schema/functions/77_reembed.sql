@@ -5,8 +5,8 @@
 -- stands already, it enqueues what is left, so work that was broken off goes on. Readers serve the
 -- old vectors until this commits and rank without vectors what has none after it.
 --
--- It makes and takes jobs of every scope, so no erase ends beside it: each asks for the lock of this
--- key first. (A key of two integers is no path's.) Whoever erases tries again when this is done.
+-- It makes and takes jobs of every scope, so no erase ends beside it: each asks for this lock first,
+-- and tries again when this is done. (The key is "afte" and a number; no path's is of two integers.)
 --
 -- No vector of the old model can come after: who has claimed a job loses it here, and who claims
 -- one asks `standing_embedder` afterwards, which waits for this transaction.
@@ -17,7 +17,7 @@ declare
     held text[];
 begin
     perform afterturn.require_read_committed();
-    perform pg_advisory_xact_lock(1, 0);
+    perform pg_advisory_xact_lock(1634100325, 1);
     select i.embedder_model into replaced from afterturn.installation i for update;
     removed := 0;
     if replaced is distinct from p_model then

@@ -161,6 +161,68 @@ async def test_an_erase_and_what_wakes_a_flush_that_it_covers(desk: Desk) -> Non
     ]
 
 
+async def test_a_flush_that_yields_and_what_wakes_the_erase_it_yields_to(desk: Desk) -> None:
+    """Whoever wakes the erase leaves it where it is while the flush before it is held."""
+    failing = await desk.claim_job(await desk.enqueue("flush", CHAT_1))
+    assert failing is not None
+    ended = await desk.enqueue("flush", CHAT_2)
+    erase = await desk.enqueue_forget(ALICE, named={"turn_ids": ["t"]})
+    job = await desk.claim_job(ended)
+    assert job is not None
+    assert await desk.value(FLUSH_CHUNK, *fence(job)) == "done"
+    async with desk.database.connection() as conn, conn.transaction():
+        # As far as the waking has come when the flush fails: it holds the job that it looks at.
+        await conn.execute("select from afterturn.jobs where id = $1 for update", erase)
+        yielding = asyncio.create_task(desk.ledger.fail_lifecycle(failing.lease, "x"))
+        await until_waiting(desk)
+        row = await conn.fetchrow("select * from afterturn.unblock($1, 10)", ended)
+        assert dict(row) == {"free": None, "seen": 0}
+    assert (await yielding)[0] == "requeued"
+    assert await desk.ledger.unblock(ended) == {"forget": [erase]}
+    assert await desk.run(erase) == "forgot 1"
+
+
+async def test_what_could_not_be_woken_at_once_is_woken(desk: Desk) -> None:
+    """While the job before it is held it is looked at again; its mark stays until then."""
+    before = await desk.claim_job(await desk.enqueue("flush", CHAT_1))
+    ended = await desk.enqueue("flush", CHAT_2)
+    woken = await desk.enqueue("flush", ALICE)
+    job = await desk.claim_job(ended)
+    assert before is not None
+    assert job is not None
+    assert await desk.value(FLUSH_CHUNK, *fence(job)) == "done"
+    points_at = "select blocked_by from afterturn.jobs where id = $1"
+    async with desk.database.connection() as conn, conn.transaction():
+        await conn.execute(
+            "select from afterturn.jobs where id = $1 for update", before.lease.job_id
+        )
+        assert await desk.ledger.unblock(ended) == {}
+        assert await desk.value(points_at, woken) == ended
+        assert await desk.value("select releasing from afterturn.jobs where id = $1", ended)
+        waking = asyncio.create_task(desk.ledger.unblock(ended))
+    assert await waking == {}
+    assert await desk.value(points_at, woken) == before.lease.job_id
+
+
+async def test_two_callers_who_lock_several_scopes_for_themselves(desk: Desk) -> None:
+    """Ancestors' locks are taken in the same order as their own."""
+    roots = [f"v1/{name}/" for name in "abc"]
+    keys = {root: await desk.value("select afterturn.lock_key(0, $1)", root) for root in roots}
+    first, second, third = sorted(roots, key=keys.__getitem__)
+
+    async def hold(*paths: str) -> None:
+        await desk.rows("select afterturn.lock_exclusive($1::text[])", list(paths))
+
+    async with desk.database.connection() as conn, conn.transaction():
+        await conn.execute("select afterturn.lock_shared(array[$1])", first)
+        one = asyncio.create_task(hold(first, third, f"{second}x/"))
+        await until_waiting(desk)
+        other = asyncio.create_task(hold(first, second, f"{third}x/"))
+        await until_waiting(desk, 2)
+    await one
+    await other
+
+
 MANY = 101
 """More scopes than an erase takes locks of; it then takes those of their roots."""
 

@@ -540,7 +540,14 @@ MUTANTS: Final = (
     Mutant(
         "the erase that waits for a change of model",
         UNNAMED,
-        (Change(FORGET, "forget_final", "not pg_try_advisory_xact_lock_shared(1, 0)", "false"),),
+        (
+            Change(
+                FORGET,
+                "forget_final",
+                "not pg_try_advisory_xact_lock_shared(1634100325, 1)",
+                "false",
+            ),
+        ),
         (
             f"{REEMBED}::test_a_change_of_model_leaves_no_job_of_an_erased_scope",
             f"{REEMBED}::test_a_change_of_model_and_an_erase_never_wait_in_a_circle",
@@ -573,6 +580,25 @@ MUTANTS: Final = (
         CIRCLE,
         (Change(FORGET, "forget_final", "perform afterturn.hold_erase_log(alone);", "null;"),),
         (f"{CIRCLES}::test_two_erases_that_reach_into_each_others_roots",),
+    ),
+    Mutant(
+        "the waking of jobs that waits for none",
+        CIRCLE,
+        (Change(LEDGER, "unblock", "for share skip locked;", "for share;"),),
+        (f"{CIRCLES}::test_a_flush_that_yields_and_what_wakes_the_erase_it_yields_to",),
+    ),
+    Mutant(
+        "what was noted by an erased turn beside the words of a fact",
+        ERASED,
+        (
+            Change(
+                FORGET,
+                "forget_derived",
+                "then coalesce((select",
+                "then m.metadata || coalesce((select",
+            ),
+        ),
+        (f"{FORGETS}::test_a_fact_that_keeps_a_source_keeps_nothing_else_of_the_erased_turn",),
     ),
     Mutant(
         "a flush that is never waited for",

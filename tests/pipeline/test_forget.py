@@ -279,6 +279,46 @@ async def test_the_log_is_chained_per_root_and_has_no_readable_path(desk: Desk) 
     assert "acme" not in repr(rows)
 
 
+@pytest.mark.parametrize("first", ["t1", "t2"])
+async def test_a_fact_that_keeps_a_source_keeps_nothing_else_of_the_erased_turn(
+    desk: Desk, first: str
+) -> None:
+    """What an extractor noted beside the words came from the turn that said them last."""
+    scopes = {"t1": CHAT_1, "t2": CHAT_2}
+    for turn_id in sorted(scopes, key=lambda each: each != first):
+        await desk.record(await desk.stage(scopes[turn_id], turn_id, session=f"s-{turn_id}"))
+    for turn_id, scope in scopes.items():
+        learned = fact(ALICE, "f", "likes tea", [source(scope, turn_id)])
+        noted = {"quote": f"of {turn_id}", "session": f"s-{turn_id}"}
+        claimed = await desk.claim_extract(scope, turn_id)
+        await desk.extract(claimed, learned.model_copy(update={"metadata": noted}))
+    await desk.forget(CHAT_1)
+    (row,) = await desk.rows("select * from afterturn.memories where record_id = 'f'")
+    assert (row["text"], row["turn_id"], row["session"]) == ("likes tea", "t2", "s-t2")
+    assert "t1" not in repr(row["metadata"])
+    if first == "t1":  # the other one said it last
+        assert row["metadata"] == {"quote": "of t2", "session": "s-t2"}
+
+
+async def test_a_record_that_keeps_a_source_is_of_no_erased_session(desk: Desk) -> None:
+    """What was written directly with sources of two sessions, one of which is erased."""
+    for turn_id in ("t1", "t2"):
+        await desk.record(await desk.stage(CHAT_1, turn_id, session=f"s-{turn_id}"))
+    both = [source(CHAT_1, turn_id) for turn_id in ("t1", "t2")]
+    record = fact(CHAT_1, "w", "written", both)
+    noted = {"session": "s-t1", "kept": "mine"}
+    writing = PostgresWriting(desk.database, desk.settings)
+    request = WriteRequest(
+        scope=CHAT_1, records=(record.model_copy(update={"metadata": noted}),), token=()
+    )
+    await writing.write(request)
+    named = {"record_ids": [], "turn_ids": [], "session": "s-t1"}
+    await desk.forget(CHAT_1, named=named)
+    (row,) = await desk.rows("select * from afterturn.memories where record_id = 'w'")
+    assert row["session"] == "s-t2"
+    assert row["metadata"] == {"session": "s-t2", "kept": "mine"}
+
+
 # -- what was learned elsewhere and kept
 
 
@@ -290,15 +330,18 @@ async def test_what_is_kept_names_neither_the_erased_scope_nor_its_turn(
     acme = ALICE.ancestor(1)
     await desk.record(await desk.stage(CHAT_1, "t1", session="a"))
     claimed = await desk.claim_extract(CHAT_1, "t1")
-    await desk.extract(claimed, fact(acme, "f", "promoted", [source(CHAT_1, "t1")]))
+    promoted = fact(acme, "f", "promoted", [source(CHAT_1, "t1")])
+    noted = {"session": "a", "kind": "habit"}
+    await desk.extract(claimed, promoted.model_copy(update={"metadata": noted}))
     before = await desk.value("select content from afterturn.memories where record_id = 'f'")
     await desk.forget(forgotten, derived="keep")
     (row,) = await desk.rows(
-        "select path, turn_path, turn_id, session, content from afterturn.memories"
+        "select path, turn_path, turn_id, session, content, metadata from afterturn.memories"
     )
     assert row["content"] > before
     assert (row["path"], row["turn_path"]) == (acme.stored_path, acme.stored_path)
     assert (row["turn_id"], row["session"]) == (None, None)
+    assert row["metadata"] == {"kind": "habit"}
     (told,) = await desk.rows("select afterturn.record_sources($1, 'f', false)", acme.stored_path)
     assert told == {"record_sources": []}
     links = await desk.rows("select * from afterturn.memory_sources")

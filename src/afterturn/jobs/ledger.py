@@ -7,6 +7,7 @@ happens once, whoever else wakes up.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ _FAIL_LIFECYCLE = "select * from afterturn.fail_lifecycle($1, $2, $3, $4)"
 _UNBLOCK = "select * from afterturn.unblock($1, $2)"
 _KIND_OF = "select id, kind from afterturn.jobs where id = any($1::bigint[])"
 _UNBLOCK_BATCH = 1_000
+_UNBLOCK_TRIES = 10
 
 
 @dataclass(frozen=True)
@@ -297,10 +299,17 @@ class Ledger:
         return str(row["verdict"]), row["successor"]
 
     async def unblock(self, job_id: int) -> dict[Kind, list[int]]:
-        """Look anew at the jobs that waited for an ended one; returns those that may run now."""
+        """Look anew at the jobs that waited for an ended one; returns those that may run now.
+
+        Those of which the job before them stays held for long are left to the sweep.
+        """
         free: list[int] = []
-        while (row := await self._database.row(_UNBLOCK, job_id, _UNBLOCK_BATCH))["seen"]:
-            free.extend(row["free"])
+        for _ in range(_UNBLOCK_TRIES):
+            while (row := await self._database.row(_UNBLOCK, job_id, _UNBLOCK_BATCH))["seen"]:
+                free.extend(row["free"])
+            if row["free"] is not None:
+                break
+            await asyncio.sleep(random.uniform(0.01, 0.05))
         kinds = await self._database.rows(_KIND_OF, free) if free else []
         by_kind: dict[Kind, list[int]] = {}
         for row in kinds:
