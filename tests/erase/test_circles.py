@@ -175,7 +175,7 @@ async def test_a_flush_that_yields_and_what_wakes_the_erase_it_yields_to(desk: D
         await conn.execute("select from afterturn.jobs where id = $1 for update", erase)
         yielding = asyncio.create_task(desk.ledger.fail_lifecycle(failing.lease, "x"))
         await until_waiting(desk)
-        row = await conn.fetchrow("select * from afterturn.unblock($1, 10)", ended)
+        (row,) = await conn.fetch("select * from afterturn.unblock($1, 10)", ended)
         assert dict(row) == {"free": None, "seen": 0}
     assert (await yielding)[0] == "requeued"
     assert await desk.ledger.unblock(ended) == {"forget": [erase]}
