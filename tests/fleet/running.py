@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -10,6 +11,8 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -222,6 +225,22 @@ def black_hole() -> Iterator[int]:
             filler.setblocking(False)
             filler.connect_ex(address)
         yield int(address[1])
+
+
+def http_status(url: str, login: str | None = None, method: str = "GET") -> int:
+    """How a page of loopback answers who shows this login, `user:password`; 0: not at all."""
+    request = urllib.request.Request(url, method=method)  # noqa: S310 - http, on loopback
+    if login is not None:
+        token = base64.b64encode(login.encode()).decode()
+        request.add_header("Authorization", f"Basic {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=DEADLINE_SECONDS) as answer:  # noqa: S310
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+    except OSError:
+        return 0
 
 
 def any_port() -> int:

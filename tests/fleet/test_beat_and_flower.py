@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import socket
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]  # it ships no types
@@ -16,7 +13,7 @@ from afterturn.fleet import EXIT_MISCONFIGURED, beat_command, flower_command
 from afterturn.jobs.names import SWEEP_QUEUE, SWEEP_TASK
 from afterturn.settings import Settings
 
-from .running import Valkey, any_port, launch, wait_until
+from .running import Valkey, any_port, http_status, launch, wait_until
 
 pytestmark = pytest.mark.fleet
 
@@ -78,13 +75,13 @@ class TestFlower:
         try:
             url = f"http://127.0.0.1:{asked.flower_port}"
             wait_until(lambda: flower.said(url), "it listens")
-            assert _status(f"{url}/") == 401
-            assert _status(f"{url}/", "other:one") == 401
-            assert _status(f"{url}/", "me:pass") == 401
-            assert _status(f"{url}/", "me:pass,word") == 200
-            assert _status(f"{url}/api/tasks", "me:pass,word") == 200
+            assert http_status(f"{url}/") == 401
+            assert http_status(f"{url}/", "other:one") == 401
+            assert http_status(f"{url}/", "me:pass") == 401
+            assert http_status(f"{url}/", "me:pass,word") == 200
+            assert http_status(f"{url}/api/tasks", "me:pass,word") == 200
             post = f"{url}/api/task/send-task/{SWEEP_TASK}"
-            assert _status(post, "me:pass,word", method="POST") == 403
+            assert http_status(post, "me:pass,word", method="POST") == 403
             assert "pass,word" not in " ".join(psutil.Process(flower.pid).cmdline())
             listening = psutil.Process(flower.pid).net_connections("inet")
             assert {each.laddr.ip for each in listening if each.status == "LISTEN"} == {"127.0.0.1"}
@@ -100,16 +97,3 @@ class TestFlower:
             assert flower.process.wait(45) == EXIT_MISCONFIGURED
         assert f"127.0.0.1:{asked.flower_port}" in flower.output()
         assert len(flower.output().splitlines()) == 1
-
-
-def _status(url: str, login: str | None = None, method: str = "GET") -> int:
-    request = urllib.request.Request(url, method=method)  # noqa: S310 - http, on loopback
-    if login is not None:
-        token = base64.b64encode(login.encode()).decode()
-        request.add_header("Authorization", f"Basic {token}")
-    try:
-        with urllib.request.urlopen(request, timeout=45) as answer:  # noqa: S310
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code

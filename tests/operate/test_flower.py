@@ -19,7 +19,7 @@ from afterturn.cli import main
 from afterturn.fleet import check_flower
 from afterturn.probes import _app, ping_parts
 from afterturn.settings import Settings
-from tests.fleet.running import Valkey
+from tests.fleet.running import Valkey, http_status
 from tests.operate.browser import needs_browser, page, photograph
 from tests.operate.deployment import Deployment, deployed, wait_until
 
@@ -42,7 +42,7 @@ def deployment(directory: Path, database_url: str, broker: Valkey) -> Iterator[D
         AFTERTURN_FLOWER_BASIC_AUTH=LOGIN,
     ) as made:
         made.start("flower")
-        wait_until(lambda: _status(f"{_url(made)}/", LOGIN) == 200, "Flower listens")
+        wait_until(lambda: http_status(f"{_url(made)}/", LOGIN) == 200, "Flower listens")
         made.run_forever("afterturn worker --name all", "all")
         wait_until(lambda: _get(made, "/api/workers?refresh=1"), "Flower sees the worker")
         yield made
@@ -89,7 +89,7 @@ def test_an_operator_sees_kinds_ids_and_codes_and_never_text(
     assert (tmp_path / "flower.png").stat().st_size > 10_000
     # Nobody can make a worker do anything, not even with the broker at hand.
     shutdown = f"{_url(deployment)}/api/worker/shutdown/{worker}"
-    assert _status(shutdown, LOGIN, method="POST") == 403
+    assert http_status(shutdown, LOGIN, method="POST") == 403
 
 
 @needs_browser
@@ -98,12 +98,12 @@ def test_a_stranger_sees_a_login_and_nothing_behind_it(deployment: Deployment) -
     stays open are counts by kind and whether it lives."""
     url = _url(deployment)
     for path in ("/tasks", "/broker", "/worker/x", "/task/x", "/api/tasks", "/api/workers"):
-        assert _status(url + path) == 401, path
-        assert _status(url + path, "me:wrong") == 401, path
+        assert http_status(url + path) == 401, path
+        assert http_status(url + path, "me:wrong") == 401, path
     assert "record_turns" not in page(f"{url}/tasks")
-    assert _status(f"{url}/healthcheck") == 200
+    assert http_status(f"{url}/healthcheck") == 200
     assert "Tasks" in page(f"{_known(url)}/tasks")
-    assert _status(f"{url}/api/worker/shutdown/x", LOGIN, method="POST") == 403
+    assert http_status(f"{url}/api/worker/shutdown/x", LOGIN, method="POST") == 403
 
 
 @pytest.mark.parametrize(
@@ -175,18 +175,3 @@ def _text(url: str) -> str:
     request.add_header("Authorization", f"Basic {base64.b64encode(LOGIN.encode()).decode()}")
     with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
         return str(answer.read().decode())
-
-
-def _status(url: str, login: str | None = None, method: str = "GET") -> int:
-    request = urllib.request.Request(url, method=method)  # noqa: S310
-    if login is not None:
-        token = base64.b64encode(login.encode()).decode()
-        request.add_header("Authorization", f"Basic {token}")
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-    except OSError:
-        return 0

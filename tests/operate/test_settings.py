@@ -6,15 +6,12 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import itertools
 import math
 import shutil
 import socket
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -42,7 +39,7 @@ from afterturn.metrics import REGISTRY
 from afterturn.pipeline.runner import Runner
 from afterturn.settings import Settings
 from tests.conftest import TEMPLATE, database_named
-from tests.fleet.running import Valkey, any_port, launch, wait_until
+from tests.fleet.running import Valkey, any_port, http_status, launch, wait_until
 from tests.operate.endpoint import Endpoint, endpoint
 
 DEAD_BROKER = "redis://127.0.0.1:1/0"
@@ -701,8 +698,8 @@ def test_flower_is_where_and_for_whom_it_is_set(directory: Path, broker: Valkey)
                 if each.status == "LISTEN"
             ]
             assert [tuple(each) for each in listening] == [(address, port)]
-            logins = [each for each in ("a:b", "c:d") if _status(f"{url}/", each) == 200]
-            order = _status(f"{url}/api/worker/shutdown/nobody", login, method="POST")
+            logins = [each for each in ("a:b", "c:d") if http_status(f"{url}/", each) == 200]
+            order = http_status(f"{url}/api/worker/shutdown/nobody", login, method="POST")
             seen.append((logins, order == 403))
             assert flower.stop() == 0
         finally:
@@ -734,7 +731,7 @@ def test_a_worker_has_the_processes_log_and_metrics_that_are_set(
         try:
             wait_until(ready.exists, "it is ready")
             url = f"http://{address}:{port}/metrics"
-            wait_until(lambda: _status(url) == 200, "metrics are served")  # noqa: B023
+            wait_until(lambda: http_status(url) == 200, "metrics are served")  # noqa: B023
             children = [p for p in worker.children() if "metrics" not in p.cmdline()]
             line = next(line for line in worker.output().splitlines() if "ready" in line)
             seen.append((len(children), line.startswith("{")))
@@ -742,18 +739,3 @@ def test_a_worker_has_the_processes_log_and_metrics_that_are_set(
         finally:
             worker.kill()
     assert seen == [(1, False), (2, True)]
-
-
-def _status(url: str, login: str | None = None, method: str = "GET") -> int:
-    request = urllib.request.Request(url, method=method)  # noqa: S310 - http, on loopback
-    if login is not None:
-        token = base64.b64encode(login.encode()).decode()
-        request.add_header("Authorization", f"Basic {token}")
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-    except OSError:
-        return 0
