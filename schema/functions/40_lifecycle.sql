@@ -93,7 +93,8 @@ begin
 end $$;
 
 -- Leases one lifecycle job if it may run now. A flush or expiry that has failed before yields to
--- an erase that waits for it: it goes to the tail of its lane (`verdict` requeued, `successor` its id).
+-- an erase that waits for it: it goes to the tail of its lane (`verdict` requeued, `successor` its id),
+-- or ends (superseded), or waits a moment (busy).
 create or replace function afterturn.claim_lifecycle(
     p_id bigint, p_lease interval, out verdict text, out kind text, out path text,
     out lease uuid, out attempts integer, out request jsonb, out counts jsonb,
@@ -115,7 +116,7 @@ begin
     end if;
     if job.kind <> 'forget' and job.attempts > 0 and afterturn.erase_waits(job.id, job.path) then
         successor := afterturn.requeue(job.id);
-        verdict := 'requeued';
+        verdict := coalesce(afterturn.outcome_of(job.id), 'busy');
         return;
     end if;
     update afterturn.jobs j
@@ -151,7 +152,13 @@ language sql set enable_seqscan = off as $$
     where j.id = p_id
 $$;
 
--- Ends a flush or an expiry and enqueues its successor at the tail, in one transaction.
+-- What a job has come to; null while it has not ended.
+create or replace function afterturn.outcome_of(p_id bigint) returns text
+language sql stable as $$ select j.outcome from afterturn.jobs j where j.id = p_id $$;
+
+-- Has a flush or an expiry give way to an erase: ends it and enqueues its successor at the tail, in
+-- one transaction (requeued); or ends it for good, since the erase takes all it covers (superseded);
+-- or puts it back for a moment. `outcome_of` tells which.
 create or replace function afterturn.requeue(p_id bigint) returns bigint
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
@@ -194,7 +201,11 @@ begin
         verdict := 'lost';
     elsif job.kind <> 'forget' and afterturn.erase_waits(job.id, job.path) then
         successor := afterturn.requeue(p_id);
-        verdict := 'requeued';
+        verdict := afterturn.outcome_of(p_id);
+        if verdict is null then
+            update afterturn.jobs j set reason = p_reason where j.id = p_id;
+            verdict := 'retry';
+        end if;
     else
         perform afterturn.put_back(p_id, job.attempts, p_reason, p_backoff);
         verdict := 'retry';
@@ -306,7 +317,7 @@ begin
 end $$;
 
 -- Publishes up to p_limit pending rows under the scope. `verdict` is more, done, superseded (a
--- younger erase covers the scope) or lost.
+-- younger erase covers the scope), requeued, busy (put back for a moment) or lost.
 create or replace function afterturn.flush_chunk(
     p_id bigint, p_lease_token uuid, p_path text, p_limit integer, p_embed boolean,
     p_lease interval, out verdict text, out embed_jobs bigint[])
@@ -375,7 +386,7 @@ begin
                            and j.path < least(afterturn.under_end(p_path),
                                afterturn.under_end(i.path)))) then
         perform afterturn.requeue(p_id);
-        verdict := 'requeued';
+        verdict := coalesce(afterturn.outcome_of(p_id), 'busy');
         return;
     end if;
     generation := (numbers ->> p_path)::bigint;

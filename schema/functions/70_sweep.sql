@@ -21,6 +21,27 @@ begin
     end if;
 end $$;
 
+-- Gives up on jobs whose last attempt's lease ran out, so that one that kills its workers is seen to
+-- end. (A claim by id does the same, unseen, should it come before the sweep.)
+create or replace function afterturn.bury_lost(p_ids bigint[], p_max_attempts integer)
+returns table (job_id bigint, kind text)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    spent afterturn.jobs;
+begin
+    for spent in
+        select * from afterturn.jobs j
+        where j.id = any(p_ids) and j.kind in ('record', 'extract', 'embed')
+            and j.finished_at is null and j.lease_token is not null
+            and j.ready_at <= afterturn.clock() and j.attempts >= p_max_attempts
+        order by j.id for update skip locked
+    loop
+        perform afterturn.end_turn_job(spent.id, 'dead', 'worker lost');
+        return query select spent.id, spent.kind;
+    end loop;
+end $$;
+
 -- Lets go of turn jobs whose lease ran out, but for suspects: from now on they wait like any other,
 -- so that a lost worker's turns are taken in batches and not ring by ring. Should it wake, its apply
 -- is refused.

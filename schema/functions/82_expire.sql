@@ -66,8 +66,9 @@ begin
 end $$;
 
 -- Deletes up to p_limit rows: pending records, then published ones, then what keyed facts said.
--- `verdict` is more, done, requeued (somebody waits for the scope: the rest is done behind them)
--- or lost. What is found is looked at again when it is deleted: written anew meanwhile, it is young.
+-- `verdict` is more, done, requeued (somebody waits for the scope: the rest is done behind them),
+-- busy (the same, but put back for a moment) or lost. What is found is looked at again when it is
+-- deleted: written anew meanwhile, it is young.
 create or replace function afterturn.expire_chunk(
     p_id bigint, p_lease_token uuid, p_path text, p_layer text, p_before timestamptz,
     p_limit integer, p_lease interval, out verdict text, out gone integer)
@@ -93,7 +94,7 @@ begin
         verdict := 'done';
     elsif exists (select from afterturn.jobs j where j.blocked_by = p_id) then
         perform afterturn.requeue(p_id);
-        verdict := 'requeued';
+        verdict := coalesce(afterturn.outcome_of(p_id), 'busy');
     else
         verdict := 'more';
     end if;

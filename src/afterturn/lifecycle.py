@@ -13,7 +13,6 @@ from typing import Any, Final, Literal
 
 import asyncpg
 
-from afterturn import metrics
 from afterturn.database import Database
 from afterturn.errors import MemoryContractError, MemoryUnavailable
 from afterturn.intake import clean_text
@@ -94,8 +93,6 @@ class PostgresLifecycle:
                 job_id = row["receipt"]["successor"]
                 continue
             if row["outcome"] is not None:
-                took = row["finished_at"] - row["created_at"]
-                metrics.LIFECYCLE_SECONDS.labels(row["kind"]).observe(took.total_seconds())
                 return self._receipt(row, scope)
             waited = loop.time() - started
             if waited >= seconds:

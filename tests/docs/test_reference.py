@@ -7,7 +7,9 @@ import re
 import afterturn
 
 from . import cli_page, metrics_table
-from .pages import DOCS, ROOT
+from .pages import DOCS, ROOT, pages
+
+ROLES = {"afterturn_app", "afterturn_worker", "afterturn_auditor"}
 
 
 def test_the_command_line_is_documented_as_it_is() -> None:
@@ -20,6 +22,15 @@ def test_every_metric_is_documented_as_it_is() -> None:
     """Name, type, labels and meaning."""
     hint = "write the table anew: python -m tests.docs.metrics_table"
     assert metrics_table.documented().splitlines() == metrics_table.table().splitlines(), hint
+
+
+def test_every_metric_that_a_page_names_exists() -> None:
+    """Also in prose and in the rules for alerts, where nobody would miss what is gone."""
+    known = set(re.findall(r"^\| `(\w+)` \|", metrics_table.table(), re.MULTILINE))
+    for page in [*pages(), DOCS / "alerts.yml"]:
+        named = set(re.findall(r"\bafterturn_[a-z_]+[a-z]\b", page.read_text("utf-8")))
+        of_histograms = {re.sub("_(bucket|count|sum)$", "", name) for name in named - known}
+        assert of_histograms - known <= ROLES, page
 
 
 def test_every_public_name_is_in_the_reference() -> None:

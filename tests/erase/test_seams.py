@@ -129,7 +129,7 @@ async def test_a_flush_that_gives_way_leaves_no_name(desk: Desk) -> None:
     flush = await desk.claim_job(await desk.enqueue("flush", CHAT_1))
     assert flush is not None
     erase = await desk.enqueue_forget(CHAT_1)
-    assert await desk.ledger.fail_lifecycle(flush.lease, "x") == ("requeued", None)
+    assert await desk.ledger.fail_lifecycle(flush.lease, "x") == ("superseded", None)
     await desk.ledger.unblock(flush.lease.job_id)
     assert await desk.run(erase) == "forgot 1"
     assert await left_of(desk, CHAT_1) == []
@@ -186,7 +186,8 @@ async def test_a_forgotten_record_does_not_come_back_by_a_statement(desk: Desk) 
 
 
 async def test_a_failing_flush_does_not_wait_for_who_waits_for_it(desk: Desk) -> None:
-    """An enqueuer holds the lane and will look at the flush's row: no deadlock."""
+    """An enqueuer holds the lane and will look at the flush's row: no deadlock. The flush waits a
+    moment, and says so: it has not ended."""
     flush = await desk.claim_job(await desk.enqueue("flush", ALICE))
     assert flush is not None
     await desk.enqueue_forget(CHAT_1)
@@ -198,7 +199,8 @@ async def test_a_failing_flush_does_not_wait_for_who_waits_for_it(desk: Desk) ->
             "select * from afterturn.enqueue_lifecycle('forget', $1, '{}', '5s')",
             CHAT_2.stored_path,
         )
-    assert (await failing)[0] == "requeued"
+    assert await failing == ("retry", None)
+    assert await desk.outcome(flush.lease.job_id) == (None, "x")
 
 
 async def test_leases_are_renewed_in_the_order_of_jobs(desk: Desk) -> None:

@@ -392,7 +392,7 @@ class TestRetention:
         assert job is not None
         forget = await desk.enqueue_forget(ACME)
         verdict, successor = await desk.ledger.fail_lifecycle(job.lease, "MemoryUnavailable")
-        assert verdict == "requeued"
+        assert verdict == "superseded"
         await desk.ledger.unblock(job_id)
         assert await desk.run(forget) == "forgot 1"
         assert successor is None

@@ -74,6 +74,115 @@ async def test_a_calling_process_counts_what_it_does(settings: Settings) -> None
         assert grown[f"afterturn_lifecycle_seconds_count{{kind={kind}}}"] == 1
 
 
+async def test_how_long_a_flush_and_an_erase_took_is_known_where_nobody_waited(
+    settings: Settings, database: Database
+) -> None:
+    """By who ran it, from its request on; once, and not again for who waits for it afterwards."""
+    rings = RingPublisher("redis://127.0.0.1:1/0", settings)
+    runner = Runner(database, settings, rings, None, None)
+    async with Memory(settings) as memory:
+        for kind, asked in (("flush", memory.enqueue_flush), ("forget", memory.enqueue_forget)):
+            before = _here()
+            ticket = await asked(SCOPE)
+            await database.value(
+                "update afterturn.jobs set created_at = created_at - interval '1 hour'"
+                " where id = $1",
+                ticket.job_id,
+            )
+            assert "1" in await runner.run("flush", [ticket.job_id])
+            await ticket.wait()
+            grown = {name: value - before.get(name, 0.0) for name, value in _here().items()}
+            assert grown[f"afterturn_lifecycle_seconds_count{{kind={kind}}}"] == 1
+            assert 3600 <= grown[f"afterturn_lifecycle_seconds_sum{{kind={kind}}}"] < 3700
+    rings.close(0)
+
+
+async def test_a_job_taken_over_is_counted_once_by_its_kind(
+    settings: Settings, database: Database
+) -> None:
+    """Of every kind: by who claims it after its lease ran out, or by the sweep that lets it go. One
+    that waits for its next attempt, or that a worker gave back, is none."""
+    away = settings.model_copy(update={"broker_url": "redis://127.0.0.1:1/0"})
+    rings = RingPublisher(str(away.broker_url), away)
+    ledger = Ledger(database, away)
+    runner = Runner(database, away, rings, _Broken(), None)
+    lapse = "update afterturn.jobs set ready_at = created_at, ring_at = created_at"
+
+    async with Memory(away) as memory:
+        async with memory.turn(SCOPE) as turn:
+            await turn.finish("one", "two")
+        before = _here()
+        record = await database.value("select id from afterturn.jobs where kind = 'record'")
+        await ledger.claim_turns("record", [record], limit=1)
+        await database.value(lapse)
+        await runner.sweep()
+        await runner.run("record", [record])
+
+        extract = await database.value("select id from afterturn.jobs where kind = 'extract'")
+        await runner.run("extract", [extract])  # fails, and comes again with its lease given up
+        await database.value(lapse)
+        await ledger.claim_extracts([extract], calls=1, turns=9, bytes_max=9_999)
+        await database.value(lapse)
+        await runner.run("extract", [extract])  # twice at work: alone from now on
+
+        embed = await database.value(
+            "select e from afterturn.enqueue_embed(array[$1]) e", SCOPE.stored_path
+        )
+        for _ in range(2):
+            assert await ledger.claim_embed([embed]) is not None
+            await database.value(lapse)
+        for kind in ("flush", "forget"):
+            asked = memory.enqueue_flush if kind == "flush" else memory.enqueue_forget
+            ticket = await asked(MemoryScope.of(kind))
+            _, job, _ = await ledger.claim_lifecycle(ticket.job_id)
+            assert job is not None
+            await ledger.release([job.lease])
+            for _ in range(2):
+                await ledger.claim_lifecycle(ticket.job_id)
+                await database.value(lapse)
+            await runner.run("flush", [ticket.job_id])
+    rings.close(0)
+    after = _here()
+    taken = {
+        kind: after[name] - before.get(name, 0.0)
+        for kind in ("record", "extract", "embed", "flush", "forget")
+        if (name := f"afterturn_lease_takeovers_total{{kind={kind}}}") in after
+    }
+    assert taken == {"record": 1, "extract": 1, "embed": 1, "flush": 2, "forget": 2}
+
+
+async def test_a_job_that_kills_its_workers_is_given_up_for_all_to_see(
+    settings: Settings, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its last lease runs out: the sweep gives it up, counts it and says so, of each kind that has
+    a last attempt; nobody is rung for it."""
+    caplog.set_level("INFO", logger="afterturn.jobs")
+    once = settings.model_copy(update={"broker_url": "redis://127.0.0.1:1/0", "max_attempts": 1})
+    rings = RingPublisher(str(once.broker_url), once)
+    ledger = Ledger(database, once)
+    runner = Runner(database, once, rings, _Broken(), None)
+    async with Memory(once) as memory, memory.turn(SCOPE) as turn:
+        await turn.finish("one", "two")
+    record = await database.value("select id from afterturn.jobs where kind = 'record'")
+    embed = await database.value(
+        "select e from afterturn.enqueue_embed(array[$1]) e", SCOPE.stored_path
+    )
+    await ledger.claim_turns("record", [record], limit=1)
+    await ledger.claim_embed([embed])
+    await database.value("update afterturn.jobs set ready_at = created_at, ring_at = created_at")
+    before = _here()
+    assert await runner.sweep() == "rang 0"
+    rings.close(0)
+    after = _here()
+    for kind, job_id in (("record", record), ("embed", embed)):
+        name = f"afterturn_jobs_total{{kind={kind},outcome=dead}}"
+        assert after[name] - before.get(name, 0.0) == 1
+        ended = await database.row("select outcome, reason from afterturn.jobs where id=$1", job_id)
+        assert tuple(ended) == ("dead", "worker lost")
+    said = [entry.__dict__["afterturn_fields"] for entry in caplog.records]
+    assert {"kind": "record", "outcome": "dead", "jobs": [record], "reason": "worker lost"} in said
+
+
 async def test_what_goes_wrong_is_counted(settings: Settings, database: Database) -> None:
     """A lost worker's job taken over, attempts used up, a stale turn, a broker that is away."""
     away = settings.model_copy(update={"broker_url": "redis://127.0.0.1:1/0", "max_attempts": 2})
@@ -182,6 +291,9 @@ def test_a_worker_serves_the_counts_of_all_its_processes(
     )  # fmt: skip
     parent.kill()
     asyncio.run(_hand_over(ours, 2))
+    asyncio.run(_ask_to_forget(ours))
+    forgotten = "afterturn_lifecycle_seconds_count{kind=forget}"
+    wait_until(lambda: read().get(forgotten) == 1, "an erase for which nobody waits is timed")
     wait_until(lambda: read().get(recorded) == 5, "its successor goes on from there")
     seen = read()
     assert seen["afterturn_database_up{}"] == 1
@@ -209,6 +321,11 @@ async def _hand_over(settings: Settings, turns: int) -> None:
             async with memory.turn(SCOPE) as turn:
                 await turn.finish(f"I like {MARKER}", "Noted")
         await memory.drain(SCOPE, timeout=60)
+
+
+async def _ask_to_forget(settings: Settings) -> None:
+    async with Memory(settings) as memory:
+        await memory.enqueue_forget(SCOPE.child("other"))
 
 
 def _answers(url: str) -> bool:

@@ -123,6 +123,19 @@ async def test_a_failing_flush_yields_to_an_erase_that_waits(desk: Desk) -> None
     assert await desk.run(successor) == "flushed 1"
 
 
+async def test_a_lost_flush_whose_erase_takes_all_of_it_ends_for_good(
+    desk: Desk, database: Database, settings: Settings, quiet: RingPublisher
+) -> None:
+    """And says so: nothing of it is behind the erase."""
+    runner = Runner(database, settings, quiet, None, None)
+    flush = await desk.enqueue("flush", CHAT_1)
+    assert await desk.claim_job(flush) is not None
+    erase = await desk.enqueue_forget(ALICE)
+    await desk.expire_lease(flush)
+    assert await runner.run("flush", [flush]) == "superseded 1"
+    assert await desk.run(erase) == "forgot 1"
+
+
 async def test_a_flush_whose_worker_was_lost_yields_to_an_erase_that_waits(desk: Desk) -> None:
     """Taking over its lease finds the erase and puts the flush behind it."""
     flush = await desk.enqueue("flush", ALICE)

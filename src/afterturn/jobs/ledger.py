@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,25 +18,49 @@ from uuid import UUID
 
 import asyncpg
 
+from afterturn import metrics
 from afterturn.database import Database
 from afterturn.jobs.names import Kind
 from afterturn.settings import Settings
 from afterturn.turns import TokenUsage
 
-_CLAIM_TURNS = "select * from afterturn.claim_turns($1, $2::bigint[], $3, $4, $5, $6)"
+# `taken_over`: the lease of another ran out. A statement sees the rows as they were before its own
+# claim. Only what was attempted before can be that, so that nothing else is looked up.
+_CLAIM_TURNS = """
+select c.*, case when c.attempts > 1 then (
+        select j.lease_token is not null and j.ready_at <= afterturn.clock()
+        from afterturn.jobs j where j.id = c.job_id) else false end as taken_over
+from afterturn.claim_turns($1, $2::bigint[], $3, $4, $5, $6) c
+"""
 _CLAIM_UNRECORDED = "select * from afterturn.claim_unrecorded($1, $2, $3, $4, $5, $6)"
 _APPLY_TURNS = "select * from afterturn.apply_turns($1, $2::jsonb, $3)"
-_CLAIM_EXTRACTS = "select * from afterturn.claim_extracts($1::bigint[], $2, $3, $4, $5, $6)"
+_CLAIM_EXTRACTS = """
+select c.*, case when c.attempts > 1 then (
+        select j.lease_token is not null and j.ready_at <= afterturn.clock()
+        from afterturn.jobs j where j.id = c.job_id) else false end as taken_over
+from afterturn.claim_extracts($1::bigint[], $2, $3, $4, $5, $6) c
+"""
 _DEFER_TURN = "select afterturn.defer_turn_job($1, $2, $3, $4, $5, $6)"
 _COUNT_USAGE = "select afterturn.count_usage($1, $2::bigint[], $3::uuid[], $4, $5, $6)"
 _FAIL_TURN = "select afterturn.fail_turn_job($1, $2, $3, $4, $5)"
 _RENEW = "select afterturn.renew($1::bigint[], $2::uuid[], $3)"
 _RELEASE = "select afterturn.release($1::bigint[], $2::uuid[])"
-_CLAIM_EMBED = "select * from afterturn.claim_embed($1::bigint[], $2)"
+_CLAIM_EMBED = """
+select c.*, case when c.attempts > 1 then (
+        select j.lease_token is not null and j.ready_at <= afterturn.clock()
+        from afterturn.jobs j where j.id = c.job_id) else false end as taken_over
+from afterturn.claim_embed($1::bigint[], $2) c
+"""
 _APPLY_EMBED = """
 select afterturn.apply_embed($1, $2, $3, $4::text[], $5::bigint[], $6::bytea[], $7, $8)
 """
-_CLAIM_LIFECYCLE = "select * from afterturn.claim_lifecycle($1, $2)"
+_CLAIM_LIFECYCLE = """
+select c.*, case when c.attempts > 1 then (
+        select j.lease_token is not null and j.ready_at <= afterturn.clock()
+        from afterturn.jobs j where j.id = $1) else false end as taken_over,
+    extract(epoch from afterturn.clock() - c.created_at)::float8 as waited_seconds
+from afterturn.claim_lifecycle($1, $2) c
+"""
 _FAIL_LIFECYCLE = "select * from afterturn.fail_lifecycle($1, $2, $3, $4)"
 _UNBLOCK = "select * from afterturn.unblock($1, $2)"
 _KIND_OF = "select id, kind from afterturn.jobs where id = any($1::bigint[])"
@@ -96,6 +121,12 @@ class ClaimedJob:
     kind: Kind
     stored_path: str
     request: Mapping[str, Any]
+    requested: float = 0.0  # on this process's monotonic clock
+
+    @property
+    def age_seconds(self) -> float:
+        """How long ago it was requested, by the database's clock and then by this process's."""
+        return time.monotonic() - self.requested
 
 
 @dataclass(frozen=True)
@@ -132,6 +163,7 @@ class Ledger:
             self._settings.max_attempts,
             self.lease_time,
         )
+        _count_takeovers(kind, rows)
         return [ClaimedTurn.from_row(row) for row in rows]
 
     async def claim_extracts(
@@ -150,6 +182,7 @@ class Ledger:
             self._settings.max_attempts,
             self.lease_time,
         )
+        _count_takeovers("extract", rows)
         claimed: dict[int, list[ClaimedTurn]] = {}
         for row in rows:
             claimed.setdefault(row["call"], []).append(ClaimedTurn.from_row(row))
@@ -255,6 +288,7 @@ class Ledger:
         row = await self._database.row_or_none(_CLAIM_EMBED, list(ids), self.lease_time)
         if row is None:
             return None
+        _count_takeovers("embed", [row])
         lease = Lease(row["job_id"], row["lease"], row["attempts"])
         return ClaimedJob(lease, "embed", row["path"], {})
 
@@ -283,13 +317,16 @@ class Ledger:
         )
 
     async def claim_lifecycle(self, job_id: int) -> tuple[str, ClaimedJob | None]:
-        """Lease a lifecycle job if it may run now; the verdict is claimed, busy or requeued."""
+        """Lease a lifecycle job if it may run now; the verdict is claimed, busy, requeued or
+        superseded."""
         row = await self._database.row(_CLAIM_LIFECYCLE, job_id, self.lease_time)
         verdict = str(row["verdict"])
         if verdict != "claimed":
             return verdict, None
+        _count_takeovers(row["kind"], [row])
         lease = Lease(job_id, row["lease"], row["attempts"])
-        return verdict, ClaimedJob(lease, row["kind"], row["path"], row["request"])
+        requested = time.monotonic() - row["waited_seconds"]
+        return verdict, ClaimedJob(lease, row["kind"], row["path"], row["request"], requested)
 
     async def fail_lifecycle(self, lease: Lease, reason: str) -> tuple[str, int | None]:
         """Put a lifecycle job back; a flush that an erase waits for goes to the tail instead."""
@@ -321,3 +358,8 @@ class Ledger:
         wait = self._settings.retry_base_seconds * 2.0 ** min(max(attempts - 1, 0), 32)
         capped = min(wait, self._settings.retry_cap_seconds)
         return timedelta(seconds=capped * random.uniform(0.8, 1.2))
+
+
+def _count_takeovers(kind: Kind, rows: Iterable[asyncpg.Record]) -> None:
+    if taken := sum(row["taken_over"] for row in rows):
+        metrics.TAKEOVERS.labels(kind).inc(taken)

@@ -45,18 +45,18 @@ CACHE_READS = _counter(
     "cache_reads", "Retrievals whose records were all held (hit) or read anew (miss).", "result"
 )
 LIFECYCLE_SECONDS = _seconds(
-    "lifecycle", "From the request of a flush or forget to its end, for who waited.", "kind"
+    "lifecycle", "From the request of a flush or forget to its end, whoever ran it.", "kind"
 )
 WORK_SECONDS = _seconds("work", "One ring's work, or one job's of a waiting caller.", "kind")
 JOBS = _counter(
     "jobs",
-    "What became of attempts at jobs: done; retry, dead; stale, lost, misplaced (refused); erasing "
-    "(put off); superseded, requeued.",
+    "What became of attempts at jobs: done; retry, dead; waits (for the model); stale, lost, "
+    "misplaced (refused); erasing, busy (put off); superseded, requeued.",
     "kind",
     "outcome",
 )
 TAKEOVERS = _counter(
-    "lease_takeovers", "Turn jobs taken over from a worker whose lease ran out.", "kind"
+    "lease_takeovers", "Jobs taken over from a worker whose lease ran out.", "kind"
 )
 RINGS = _counter(
     "rings", "Ids announced to the workers: sent, failed (broker), dropped (no room).", "result"

@@ -21,7 +21,7 @@ class LedgerCollector(Collector):
     """What `afterturn status` shows. Everybody who serves it serves the same: use max, not sum.
 
     Out of reach, only `afterturn_database_up` is there, and 0. A scrape takes one connection for
-    three statements and waits as long as the settings say.
+    a few statements and waits as long as the settings say.
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from afterturn import metrics
 from afterturn.jobs.heartbeat import Heartbeat
 from afterturn.jobs.ledger import ClaimedTurn, Ledger
 from afterturn.jobs.names import Kind
@@ -68,7 +67,6 @@ class TurnBatches:
                 lost = await self._ledger.claim_turns(self._kind, ids, limit=1, lost=True)
                 if not lost:
                     break
-                metrics.TAKEOVERS.labels(self._kind).inc()
                 await self._work_on(lost, heartbeat, tally)
             await self._run_waiting(ids, heartbeat, tally)
 

@@ -7,6 +7,7 @@ import random
 import time
 from typing import Final, assert_never
 
+from afterturn import metrics
 from afterturn.database import Database, error_code
 from afterturn.errors import AfterturnError, MemoryUnavailable
 from afterturn.jobs.ledger import ClaimedJob, Ledger
@@ -102,7 +103,7 @@ class LifecycleStep:
             if row["embed_jobs"]:
                 self._rings.ring("embed", row["embed_jobs"])
             if row["verdict"] != "more":
-                tally.applied("flush", row["verdict"], job.lease.job_id)
+                _ended(job, row["verdict"], tally)
                 return
 
     async def _record_first(self, job: ClaimedJob, tally: Tally) -> None:
@@ -146,7 +147,7 @@ class LifecycleStep:
                 self._ledger.lease_time,
             )
             if verdict not in ("busy", "reembedding"):
-                tally.applied("forget", verdict, job.lease.job_id)
+                _ended(job, verdict, tally)
                 return
             tries += verdict == "busy"
             if tries == BUSY_BEFORE_INSISTING:
@@ -183,3 +184,10 @@ class LifecycleStep:
             job.stored_path,
             self._ledger.lease_time,
         )
+
+
+def _ended(job: ClaimedJob, verdict: str, tally: Tally) -> None:
+    """Note a job's end, and how long it took from its request on, whoever waited for it."""
+    tally.applied(job.kind, verdict, job.lease.job_id)
+    if verdict == "done":
+        metrics.LIFECYCLE_SECONDS.labels(job.kind).observe(job.age_seconds)

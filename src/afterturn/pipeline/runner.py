@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Final
 
+from afterturn import metrics
 from afterturn.database import Database
 from afterturn.embedding.checked import CheckedEmbedder
 from afterturn.errors import MemoryUnavailable
@@ -17,6 +18,7 @@ from afterturn.jobs.ledger import Lease, Ledger
 from afterturn.jobs.names import Kind
 from afterturn.jobs.rings import RingPublisher
 from afterturn.jobs.tally import Tally
+from afterturn.logs import log_outcome
 from afterturn.pipeline.applying import TurnApplier
 from afterturn.pipeline.batches import RUN_SECONDS, TurnBatches, any_turns
 from afterturn.pipeline.due import DueSchedules
@@ -28,6 +30,7 @@ from afterturn.ports import EmbeddingProvider, MemoryExtractorPort
 from afterturn.settings import Settings
 
 _SWEEP = "select * from afterturn.sweep($1, $2)"
+_BURY_LOST = "select * from afterturn.bury_lost($1::bigint[], $2)"
 _FREE_LOST = "select afterturn.free_lost($1::bigint[], $2)"
 _PRUNE = "select afterturn.prune_jobs($1, $2)"
 _CLAIM_EMBEDDER = "select * from afterturn.claim_embedder($1, $2)"
@@ -35,6 +38,8 @@ _STANDING_EMBEDDER = "select * from afterturn.standing_embedder()"
 _BLOCKER = """
 select blocked_by, finished_at is not null as ended from afterturn.jobs where id = $1
 """
+_ATTEMPTED: Final[tuple[Kind, ...]] = ("record", "extract", "embed")
+_FREED: Final[tuple[Kind, ...]] = ("record", "extract")
 RINGS_PER_SWEEP: Final = 500
 PRUNED_AT_ONCE: Final = 1_000
 PRUNE_EVERY_SECONDS: Final = 60.0
@@ -127,10 +132,10 @@ class Runner:
                 await self._wake_waiters(row["job_id"])
             else:
                 by_kind.setdefault(row["kind"], []).append(row["job_id"])
-        if turn_jobs := [*by_kind.get("record", ()), *by_kind.get("extract", ())]:
-            await self._database.value(_FREE_LOST, turn_jobs, self._settings.max_attempts)
+        await self._look_after_lost(by_kind)
         for kind, ids in by_kind.items():
-            self._rings.ring(kind, ids)
+            if ids:
+                self._rings.ring(kind, ids)
         rung = sum(map(len, by_kind.values()))
         if not self._schedules_looked_at:  # a process's first sweep does so in any case
             for kind, job_id in await self._due.enqueue():
@@ -139,6 +144,21 @@ class Runner:
             self._schedules_looked_at = True
         await self._prune_now_and_then()
         return f"rang {rung}"
+
+    async def _look_after_lost(self, by_kind: dict[Kind, list[int]]) -> None:
+        """Of what a lost worker held: what has no attempt left is given up and rung no more, the
+        rest of the turns waits from now on like any other."""
+        ids = [each for kind in _ATTEMPTED for each in by_kind.get(kind, ())]
+        if not ids:
+            return
+        for row in await self._database.rows(_BURY_LOST, ids, self._settings.max_attempts):
+            by_kind[row["kind"]].remove(row["job_id"])
+            metrics.JOBS.labels(row["kind"], "dead").inc()
+            log_outcome(row["kind"], "dead", [row["job_id"]], reason="worker lost")
+        for kind in _FREED:
+            if waiting := by_kind.get(kind):
+                freed = await self._database.value(_FREE_LOST, waiting, self._settings.max_attempts)
+                metrics.TAKEOVERS.labels(kind).inc(freed)
 
     async def _prune_now_and_then(self) -> None:
         if time.monotonic() < self._prune_at:
@@ -217,8 +237,8 @@ class Runner:
     async def _run_lifecycle(self, job_id: int, tally: Tally) -> None:
         verdict, job = await self._ledger.claim_lifecycle(job_id)
         if job is None:
-            if verdict == "requeued":  # behind an erase, whose end rings for it
-                tally.add("requeued")
+            if verdict in ("requeued", "superseded"):  # behind an erase, whose end rings for it
+                tally.add(verdict)
                 await self._wake_waiters(job_id)
             return
         with tally.timed(job.kind):
