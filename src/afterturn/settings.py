@@ -86,7 +86,10 @@ class Settings(BaseSettings):
         default=60.0, description="How long one extraction may take before it counts as failed."
     )
     model_calls_max: int = Field(
-        default=16, ge=1, le=200, description="Calls of the extraction model at a time, per worker."
+        default=16,
+        ge=1,
+        le=200,
+        description="Calls of the extraction model at a time, per worker process.",
     )
     model_batch_tokens: int = Field(
         default=6_000,
