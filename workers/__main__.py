@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from afterturn.errors import AfterturnError, ConfigurationError
+from afterturn.errors import AfterturnError, ConfigurationError, NotMigrated
 from afterturn.fleet import EXIT_MISCONFIGURED, EXIT_UNAVAILABLE, queue_names, with_servers
 from afterturn.jobs.names import ALL_QUEUES
 from afterturn.settings import PREFIX, Settings
@@ -23,6 +24,8 @@ from afterturn.settings import PREFIX, Settings
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one part of the fleet until it is told to stop; its exit code."""
     options = _parser().parse_args(argv)
+    # Until the part has handlers of its own.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         settings = with_servers(Settings.load(), database=options.role == "worker")
         if options.role == "worker":
@@ -34,8 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _flower(settings)
     except AfterturnError as error:
         print(f"afterturn {options.role}: {error}", file=sys.stderr, flush=True)
-        is_final = isinstance(error, ConfigurationError)
+        is_final = isinstance(error, (ConfigurationError, NotMigrated))
         return EXIT_MISCONFIGURED if is_final else EXIT_UNAVAILABLE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -74,11 +79,11 @@ def _worker(settings: Settings, options: argparse.Namespace) -> int:
     from celery import signals
     from celery.utils.nodenames import host_format
 
-    from workers import control, logs, shutdown
+    from workers import control, database, logs, shutdown
     from workers.app import build_app
     from workers.parts import check_parts
 
-    check_parts(settings)
+    database.await_database(settings, check_parts(settings))
     app = build_app(settings)
     shutdown.install()
     logs.install(settings)

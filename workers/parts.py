@@ -6,13 +6,15 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
+from afterturn.embedding.compose import compose_embedder
+from afterturn.embedding.stored import EmbedderIdentity
 from afterturn.errors import AfterturnError, ConfigurationError
 from afterturn.extraction.compose import compose_extractor
 from afterturn.settings import Settings
 
 
-def check_parts(settings: Settings) -> None:
-    """Compose the extractor once, in a process that ends at once.
+def check_parts(settings: Settings) -> EmbedderIdentity | None:
+    """Compose extractor and embedder once, in a process that ends at once; the latter's identity.
 
     A factory may open sockets or start threads, and the pool must not inherit them. Raises
     `ConfigurationError`.
@@ -20,24 +22,29 @@ def check_parts(settings: Settings) -> None:
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:
-            defect = pool.submit(_defect, settings).result()
+            found = pool.submit(_found, settings).result()
         except BrokenProcessPool:
-            defect = ConfigurationError(
-                "The extractor's factory ends the process",
-                detail=f"AFTERTURN_EXTRACTOR={settings.extractor}",
+            found = ConfigurationError(
+                "The factory of the extractor or of the embedder ends the process",
+                detail=f"AFTERTURN_EXTRACTOR={settings.extractor}, "
+                f"AFTERTURN_EMBEDDER={settings.embedder}",
             )
-    if defect is not None:
-        raise defect
+    if isinstance(found, AfterturnError):
+        raise found
+    return found
 
 
-def _defect(settings: Settings) -> AfterturnError | None:
+def _found(settings: Settings) -> EmbedderIdentity | AfterturnError | None:
+    part = "extractor"
     try:
         compose_extractor(settings)
+        part = "embedder"
+        embedder = compose_embedder(settings)
     except AfterturnError as error:
         return error
     except Exception as error:  # noqa: BLE001 - the factory is anybody's code
         return ConfigurationError(
-            "The extractor's factory failed",
-            detail=f"AFTERTURN_EXTRACTOR={settings.extractor}, {type(error).__name__}",
+            f"The {part}'s factory failed",
+            detail=f"AFTERTURN_{part.upper()}={getattr(settings, part)}, {type(error).__name__}",
         )
-    return None
+    return None if embedder is None else EmbedderIdentity.of(embedder)

@@ -225,7 +225,7 @@ class translating:  # noqa: N801 - reads as a statement
             raise MemoryUnavailable(
                 "The database cannot be reached",
                 detail=type(error).__name__,
-                hint="Try again; `afterturn status` shows whether it answers.",
+                hint="Try again; `afterturn doctor` says what to mend.",
             ) from None
 
 

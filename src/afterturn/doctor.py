@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 from afterturn.database import Database
 from afterturn.embedding.compose import compose_embedder
+from afterturn.embedding.stored import EmbedderIdentity, require_same, stored_embedder
 from afterturn.errors import AfterturnError, ConfigurationError, MemoryUnavailable
 from afterturn.fleet import check_flower
 from afterturn.jobs.names import ALL_QUEUES
@@ -40,7 +41,6 @@ from (
     select fault from afterturn.ledger_faults() union all select fault from afterturn.turn_faults()
 ) f
 """
-_EMBEDDER = "select embedder_model, embedder_dim from afterturn.installation"
 # What a worker or a calling process needs to change, as far as this login may not.
 _LACKING = """
 select c.relname || ': ' || string_agg(p.privilege, ', ') as lacks
@@ -138,7 +138,7 @@ class Doctor:
         except AfterturnError as error:
             checks.append(_wrong("schema", _one_line(error), "afterturn migrate"))
         else:
-            checks.append(_ok("schema", "at this release"))
+            checks.append(_ok("schema", "fits this release"))
         return checks
 
     async def _check_rights(self) -> Check:
@@ -165,24 +165,21 @@ class Doctor:
         return _ok("ledger", "keeps its rules")
 
     async def _check_embedder(self) -> Check:
-        stored = await self._database.row(_EMBEDDER)
+        async with self._database.connection() as connection:
+            stored = await stored_embedder(connection)
         try:
             embedder = compose_embedder(self._settings)
         except AfterturnError as error:
             return _wrong("embedder", _one_line(error), "correct AFTERTURN_EMBEDDER")
         if embedder is None:
             return _ok("embedder", "none: retrieval is by words alone")
-        here = (embedder.model_id, embedder.dim)
-        there = (stored["embedder_model"], stored["embedder_dim"])
-        if there[0] is not None and here != there:
-            return _wrong(
-                "embedder",
-                f"the stored vectors are of {there[0]} ({there[1]} numbers), "
-                f"AFTERTURN_EMBEDDER is {here[0]} ({here[1]})",
-                "set AFTERTURN_EMBEDDER back, or afterturn reembed",
-            )
-        stored_as = "as the stored vectors are" if there[0] else "no vectors are stored yet"
-        return _ok("embedder", f"{here[0]}, {stored_as}")
+        try:
+            require_same(EmbedderIdentity.of(embedder), stored)
+        except ConfigurationError as error:
+            mend = "set AFTERTURN_EMBEDDER back, or afterturn reembed"
+            return _wrong("embedder", _one_line(error), mend)
+        stored_as = "as the stored vectors are" if stored else "no vectors are stored yet"
+        return _ok("embedder", f"{embedder.model_id}, {stored_as}")
 
     async def _check_parts(self) -> list[Check]:
         try:

@@ -31,6 +31,8 @@ _GIVE_UP_SECONDS: Final = 60.0
 _INSTALLED = "select to_regclass('afterturn.installation') is not null"
 _VERSION = "select max(version) from afterturn.migrations"
 _DIGEST = "select functions_digest from afterturn.installation"
+# Releases since this one say which they serve; asked of a database that is newer.
+_SERVED = "select oldest, newest from afterturn.served()"
 _HAS_ROLES = "select exists (select from pg_roles where rolname = 'afterturn_app')"
 _NOTED = "insert into afterturn.migrations values ($1, $2, clock_timestamp())"
 _SET_DIGEST = "update afterturn.installation set functions_digest = $1"
@@ -214,15 +216,34 @@ def _missing(current: int) -> list[Migration]:
 
 
 async def functions_are_current(connection: Connection) -> bool:
-    """Whether the database's functions are those of this release."""
-    return bool(await connection.fetchval(_DIGEST) == functions_digest())
+    """Whether the database's functions are those of this release, or of the one that migrated it
+    further."""
+    if await connection.fetchval(_DIGEST) == functions_digest():
+        return True
+    return await _current_version(connection) > migrations()[-1].version
+
+
+async def _is_served(connection: Connection, current: int) -> bool:
+    """Whether a newer database says that it still serves this release."""
+    try:
+        served = await connection.fetchrow(_SERVED)
+    except asyncpg.UndefinedFunctionError:
+        return False
+    ours = migrations()[-1].version
+    # Tables of another release than the functions are nobody's.
+    return served is not None and served["newest"] == current and served["oldest"] <= ours
 
 
 async def require_current(connection: Connection) -> None:
-    """Raise `NotMigrated` unless the database has every migration of this release."""
+    """Return when this release can work with the database: its own, or the next release's.
+
+    Raises `NotMigrated` when migrations of this release are missing, `ConfigurationError` when the
+    database is so much newer that it does not serve this release any more.
+    """
     current = await _current_version(connection)
     known = migrations()
-    _refuse_newer(current, known)
+    if current > known[-1].version and not await _is_served(connection, current):
+        _refuse_newer(current, known)
     if current < known[-1].version:
         raise NotMigrated(
             "The database lacks what this release needs",

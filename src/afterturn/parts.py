@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Literal, Protocol, Self, cast
 
 from afterturn.database import Database
+from afterturn.embedding.stored import EmbedderIdentity, require_same, stored_embedder
 from afterturn.errors import ConfigurationError
 from afterturn.extraction.compose import compose_extractor
 from afterturn.extraction.service import MemoryExtractionService
@@ -44,8 +45,6 @@ from afterturn.tickets import read_outcome
 from afterturn.turns import TurnOutcome
 from afterturn.writes import Token
 from afterturn.writing import PostgresWriting
-
-_EMBEDDER = "select embedder_model, embedder_dim from afterturn.installation"
 
 
 class ReadingPart(Protocol):
@@ -214,11 +213,10 @@ class PostgresParts:
             )
             undo.push_async_callback(database.close)
             await database.open()
+            ours = None if embedder is None else EmbedderIdentity.of(embedder)
             async with database.connection() as conn:
                 await require_current(conn)
-            stored = await database.row(_EMBEDDER)
-            if embedder is not None and stored["embedder_model"] is not None:
-                _check_embedder(embedder, stored["embedder_model"], stored["embedder_dim"])
+                require_same(ours, await stored_embedder(conn))
             rings = RingPublisher(servers.broker_url, settings)
             parts = cls(settings, servers, database, rings, source, extractor, embedder)
             undo.pop_all()
@@ -286,14 +284,4 @@ def check_source(source: object) -> None:
             "A source needs `scan_candidates`",
             detail=f"{type(source).__name__} has none",
             hint="A widened `retrieve` is no scan: a rejected candidate would cost a place.",
-        )
-
-
-def _check_embedder(embedder: EmbeddingProvider, model: str, dim: int) -> None:
-    if (embedder.model_id, embedder.dim) != (model, dim):
-        raise ConfigurationError(
-            "The stored vectors are of another embedder",
-            detail=f"stored {model} with {dim} dimensions, "
-            f"configured {embedder.model_id} with {embedder.dim}",
-            hint="Set AFTERTURN_EMBEDDER back, or run `afterturn reembed`.",
         )

@@ -46,6 +46,7 @@ LOG_BYTES_MAX: Final = 10 << 20
 
 _GRACE_SECONDS: Final = 25.0  # a worker's own grace period and a bit
 _POLL_SECONDS: Final = 0.1
+_PATIENCE_SECONDS: Final = 10.0  # then it is said what keeps a part from its work
 _TEND_SECONDS: Final = 5.0
 # A part that ends by itself so often in a row, and was never at work, would do so for ever. That
 # takes some twenty seconds: longer than a broker's failover, which workers do not survive either.
@@ -159,9 +160,15 @@ class _Fleet:
 
     def await_ready(self, seconds: float) -> None:
         """Wait until every part is at work. Raises `ConfigurationError` when one says it cannot."""
-        deadline = time.monotonic() + seconds
-        while self._not_ready() and time.monotonic() < deadline and not self.stop_signals:
+        began = time.monotonic()
+        told: set[str] = set()
+        while self._not_ready() and time.monotonic() < began + seconds and not self.stop_signals:
             self._poll()
+            if time.monotonic() >= began + _PATIENCE_SECONDS:
+                for name in set(self._not_ready()) - told:
+                    if line := _last_line(self.parts[name].log):
+                        self.say(f"{name} is not ready yet: {line}")
+                        told.add(name)
             time.sleep(_POLL_SECONDS)
 
     def watch(self) -> None:
@@ -249,7 +256,7 @@ class _Fleet:
         if part.was_ready or not is_final:
             self.say(f"{name} ended with code {code}")
             return
-        reason = _last_line(part.log)
+        reason = _last_line(part.log) or "it said nothing"
         if name != "flower":
             raise ConfigurationError("A part of the fleet cannot run", detail=f"{name}: {reason}")
         part.child.request_stop()
@@ -298,7 +305,7 @@ def _older(log: Path) -> Path:
 
 def _last_line(log: Path) -> str:
     lines = log.read_text("utf-8", "replace").strip().splitlines() if log.exists() else []
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else ""
 
 
 def _any_port(address: str) -> int:

@@ -38,6 +38,20 @@ def test_an_erase_needs_the_database_alone(own_home: Path, elsewhere: Path) -> N
     assert not (own_home / "valkey").exists()
 
 
+def test_a_database_that_had_to_be_started_to_be_asked_is_not_well(
+    own_home: Path, elsewhere: Path
+) -> None:
+    """Whether it was killed or nobody wanted it: `status` says so, and asks it all the same."""
+    commands = CommandLine({"AFTERTURN_HOME": str(own_home), "AFTERTURN_EMBEDDER": "none"})
+    first = commands.installed("status", "--check", "--json", cwd=elsewhere)
+    assert first.code == 1
+    assert "the embedded PostgreSQL did not run" in first.json["wrong"]
+    assert first.json["migration"] >= 1
+    embedded.ensure(own_home)
+    second = commands.installed("status", "--check", "--json", cwd=elsewhere)
+    assert (second.code, second.json["wrong"]) == (0, [])
+
+
 def test_an_embedded_database_migrates_itself(own_home: Path) -> None:
     """`migrate` brings a fresh home up, and has nothing to do after another command did."""
     commands = CommandLine({"AFTERTURN_HOME": str(own_home)})

@@ -22,6 +22,7 @@ where kind = 'record'
 """
 STUCK = "update afterturn.jobs set attempts = 3 where kind = 'forget'"
 LAPSED = "update afterturn.jobs set lease_token = gen_random_uuid() where kind = 'record'"
+STORED = "update afterturn.installation set embedder_model = 'some-model', embedder_dim = 3"
 OLD = "update afterturn.jobs set created_at = created_at - interval '10 minutes'"
 
 
@@ -88,6 +89,41 @@ def test_what_waits_is_counted_by_kind_and_never_shown(
     assert "record" in shown
     assert MARKER not in shown
     assert "alice" not in shown
+
+
+@pytest.mark.parametrize(
+    ("embedder", "says", "mend"),
+    [
+        ("wordllama", "another embedder (stored some-model with 3", "afterturn reembed"),
+        ("no-such", "AFTERTURN_EMBEDDER names no embedder (got 'no-such')", "Use wordllama"),
+        ("no.such:factory", "cannot be used (there is no module no.such", "PYTHONPATH"),
+    ],
+)
+def test_another_embedder_than_that_of_the_vectors_is_wrong(
+    commands: CommandLine, sql: Callable[[str], Any], embedder: str, says: str, mend: str
+) -> None:
+    """As a process with these settings would find, which could not start; with what to do."""
+    _run(sql, STORED)
+    assert commands.run("status", "--check", embedder="none").code == 0
+    outcome = commands.run("status", "--check", embedder=embedder)
+    assert outcome.code == 1
+    (line,) = (line for line in outcome.stdout.splitlines() if line.startswith("to look at: "))
+    assert says in line
+    assert mend in line
+    assert commands.run("status", "--json").json["vectors"] == "some-model with 3 dimensions"
+
+
+def test_a_database_that_was_not_brought_to_this_release_is_not_well(
+    commands: CommandLine, sql: Callable[[str], Any], server_url: str
+) -> None:
+    """Without tables there is no answer but what to type; with other functions it says so."""
+    empty = commands.run("status", database_url=server_url)
+    assert empty.code == 1
+    assert "Run `afterturn migrate`" in empty.error
+    _run(sql, "update afterturn.installation set functions_digest = 'another'")
+    outcome = commands.run("status", "--check")
+    assert outcome.code == 1
+    assert "functions are of another release. afterturn migrate" in outcome.stdout
 
 
 @pytest.mark.parametrize(

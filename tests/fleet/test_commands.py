@@ -129,12 +129,19 @@ class TestTheirProject:
         return project
 
     def test_their_packages_do_not_win_and_their_extractor_is_found(
-        self, project: Path, settings: Settings, broker: Valkey, directory: Path
+        self,
+        project: Path,
+        settings: Settings,
+        database_url: str,
+        broker: Valkey,
+        directory: Path,
     ) -> None:
         """From a directory with `tasks` and `workers` of its own, without an activated
         environment, a worker runs ours and composes the extractor that lives there."""
         ready = directory / "ready"
-        theirs = settings.model_copy(update={"extractor": "their_extractor:factory"})
+        theirs = settings.model_copy(
+            update={"extractor": "their_extractor:factory", "database_url": database_url}
+        )
         worker = launch(
             worker_command(name="theirs", settings=theirs, ready_file=ready),
             directory,

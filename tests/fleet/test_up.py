@@ -73,9 +73,10 @@ def start_up(directory: Path) -> Iterator[StartUp]:
 
 
 @pytest.fixture
-def asked(settings: Settings) -> Settings:
+def asked(settings: Settings, database_url: str) -> Settings:
     """Settings with URLs of this test and a port for Flower."""
-    return settings.model_copy(update={"flower_port": any_port()})
+    changes = {"flower_port": any_port(), "database_url": database_url}
+    return settings.model_copy(update=changes)
 
 
 def test_from_nothing_to_the_end(start_up: StartUp, directory: Path) -> None:
@@ -174,6 +175,24 @@ def test_a_broker_out_of_reach_is_reported(asked: Settings, broker: Valkey) -> N
     up.run_up(asked, flower=False, on_ready=ready, ready_seconds=0.5)
     assert reports[0].not_ready == ("record", "extract", "lifecycle")
     assert psutil.Process().children() == others
+
+
+def test_what_keeps_parts_from_their_work_is_said(
+    asked: Settings, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database that does not answer is named before the report, with the part that waits."""
+    monkeypatch.setattr(up, "_PATIENCE_SECONDS", 0.0)
+    lines: list[str] = []
+
+    def stop(line: str) -> None:
+        lines.append(line)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    nowhere = f"postgresql://nobody@/nothing?host={directory}"
+    away = asked.model_copy(update={"database_url": nowhere})
+    up.run_up(away, flower=False, on_event=stop)
+    assert " is not ready yet: " in lines[0]
+    assert "waits for the database" in lines[0]
 
 
 def test_a_log_stays_bounded(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

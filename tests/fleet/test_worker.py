@@ -150,7 +150,9 @@ def test_two_hundred_tasks_of_two_children_share_nothing(
 def test_it_starts_before_its_servers(
     start_worker: StartWorker, broker: Valkey, publisher_for: Callable[..., RingPublisher]
 ) -> None:
-    """A worker started without broker and database waits, consumes later, and names what lacks."""
+    """A worker started without its broker waits and consumes later; a database that goes away then
+    is named. (One that is not there at the start is waited for: `tests/operate/test_starting.py`.)
+    """
     broker.kill()
     worker = start_worker()
     wait_until(lambda: worker.said("Cannot connect to"), "it misses the broker")

@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 
 from afterturn import Memory, MemoryScope
+from afterturn.fleet import EXIT_MISCONFIGURED
 from afterturn.settings import Settings
 from tests.fleet.running import Valkey
 from tests.operate.deployment import Deployment, deployed, wait_until
@@ -123,19 +124,17 @@ def _fail_again(deployment: Deployment, job_id: int) -> None:
 def _wrong_embedder(deployment: Deployment, memory: _Memory) -> None:
     deployment.kill("extract")
     deployment.start("extract", AFTERTURN_EMBEDDER="tiny:wrong")
+    assert deployment.parts["extract"].wait(60) == EXIT_MISCONFIGURED
+    assert "The stored vectors are of another embedder" in deployment.log("extract")
     memory.run(lambda m: _hand_over(m, "t1"))
-    wait_until(
-        lambda: "jobs are dead" in deployment.type("afterturn status --check").words,
-        "the embed job is given up",
-    )
-    (job,) = deployment.type("afterturn jobs list --state dead --json").json["jobs"]
-    assert (job["kind"], job["reason"]) == ("embed", "embedder differs")
-    # Asked with the worker's own settings it knows more.
-    found = deployment.doctor(AFTERTURN_EMBEDDER="tiny:wrong")
-    assert "set AFTERTURN_EMBEDDER back" in found["embedder"]
-    deployment.kill("extract")
+    assert set(deployment.doctor()) == {"queue extract"}
+    # Asked with the worker's own settings they know why.
+    wrong = {"AFTERTURN_EMBEDDER": "tiny:wrong"}
+    assert "set AFTERTURN_EMBEDDER back" in deployment.doctor(**wrong)["embedder"]
+    status = deployment.type("afterturn status --check", **wrong)
+    assert status.code == 1
+    assert "to look at: The stored vectors are of another embedder" in status.words
     deployment.start("extract")
-    assert deployment.type("afterturn jobs retry --dead").code == 0
     deployment.wait_until_well("the vectors are made")
 
 

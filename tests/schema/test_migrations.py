@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import asyncpg
 import pytest
 
 from afterturn import migrations
-from afterturn.database import Database, connect
+from afterturn.database import Connection, Database, connect
 from afterturn.errors import ConfigurationError, MemoryUnavailable, NotMigrated
 from afterturn.migrations import functions_sql, migrate, require_current, schema_directory
 from afterturn.settings import Settings
@@ -140,6 +141,41 @@ async def test_a_database_that_is_newer_is_refused(
     assert await catalogue(database_url) == before
 
 
+async def test_the_release_before_goes_on_with_a_database_that_serves_it(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of it may start again beside the next release, but not migrate back; one that is
+    older than what the database serves is refused, and so is one where only a table is newer."""
+    ours = migrations.migrations()[-1].version
+    with _next_release(tmp_path, monkeypatch) as folder:
+        (folder / "migrations/9001_next.sql").write_text("create table afterturn.next (a int);")
+        _serve(folder, ours, 9001)
+        await migrate(database_url, SETTINGS)
+    await _require_current(database_url)
+    async with _connection(database_url) as connection:
+        assert await migrations.functions_are_current(connection)
+    with pytest.raises(ConfigurationError, match="newer than this release"):
+        await migrate(database_url, SETTINGS)
+
+    for oldest, newest in ((9001, 9001), (ours, 9000)):
+        with _next_release(tmp_path / str(newest - oldest), monkeypatch) as folder:
+            (folder / "migrations/9001_next.sql").write_text("")
+            _serve(folder, oldest, newest)
+            await migrate(database_url, SETTINGS)
+        with pytest.raises(ConfigurationError, match="newer than this release"):
+            await _require_current(database_url)
+
+
+async def test_what_the_functions_serve_is_raised_with_the_migrations(database_url: str) -> None:
+    """`schema/functions/95_served.sql` names the newest migration, and no older release than is."""
+    async with _connection(database_url) as connection:
+        served = await connection.fetchrow("select * from afterturn.served()")
+    assert served is not None
+    oldest, newest = served
+    assert newest == migrations.migrations()[-1].version
+    assert 1 <= oldest <= newest
+
+
 async def test_a_database_that_is_older_is_refused(
     database_url: str, empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,10 +220,16 @@ def test_versions_are_numbered_without_gaps() -> None:
 
 
 async def _require_current(url: str) -> None:
+    async with _connection(url) as connection:
+        await require_current(connection)
+
+
+@asynccontextmanager
+async def _connection(url: str) -> AsyncIterator[Connection]:
     database = Database(url, SETTINGS, pool_size=1)
     try:
         async with database.connection() as connection:
-            await require_current(connection)
+            yield connection
     finally:
         await database.close()
 
@@ -210,6 +252,12 @@ async def _installation(url: str) -> dict[str, Any]:
         return dict(row)
     finally:
         await connection.close()
+
+
+def _serve(schema: Path, oldest: int, newest: int) -> None:
+    file = schema / "functions/95_served.sql"
+    said = re.sub(r"select \d+, \d+", f"select {oldest}, {newest}", file.read_text("utf-8"))
+    file.write_text(said)
 
 
 @contextmanager

@@ -71,8 +71,9 @@ def worker(
 ) -> None:
     """Run one worker in the foreground, until SIGTERM.
 
-    Exits with 78 when starting again will not help (a setting, a port that is taken), with 75 when
-    it may (a server that does not answer).
+    It waits for a database and a broker that do not answer yet. Exits with 78 when starting again
+    will not help (a setting, a port that is taken, a database that was not migrated or holds
+    vectors of another embedder), with 75 when it may (an embedded server that does not start).
     """
     from afterturn.errors import ConfigurationError
     from afterturn.fleet import queue_names, worker_command

@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from afterturn.cli.arguments import as_json, examples
-from afterturn.cli.broker import BrokerView, look_at_broker
-from afterturn.cli.opening import database_settings, running_broker_url
+from afterturn.cli.looking import Looker, Report
 from afterturn.cli.output import console, print_json, print_pairs
 
 if TYPE_CHECKING:
+    from afterturn.cli.broker import BrokerView
     from afterturn.settings import Settings
-    from afterturn.status import MemoryStatus, ModelUsage, Trouble
+    from afterturn.status import ModelUsage, Trouble
 
 ROOTS_SHOWN = 5
 OLDEST_SECONDS = 300.0
-
-
-@dataclass(frozen=True)
-class Report:
-    """All that `status` shows."""
-
-    ledger: MemoryStatus
-    broker: BrokerView
-    embedded: dict[str, str]
-
-    def wrong(self, oldest_seconds: float) -> list[Trouble]:
-        """What an operator has to look at; empty when all is well."""
-        from afterturn.status import Trouble
-
-        found = self.ledger.troubles(oldest_seconds)
-        if not self.broker.reachable:
-            mend = "start it, or correct AFTERTURN_BROKER_URL; without a URL: afterturn up"
-            found.append(Trouble(says="the broker does not answer", mend=mend))
-        return found
 
 
 @click.command(epilog=examples("afterturn status --watch", "afterturn status --check --json"))
@@ -68,9 +48,10 @@ def status(check: bool, oldest: float, watch: bool, every: float, as_json: bool)
 
     Exits with 0 whenever it can answer, also when the broker is down; with 1 when the database
     cannot be asked. With --check also when jobs are dead, stuck, left by a lost worker or older
-    than --oldest, or the broker does not answer. An embedded database that does not run is
-    started to be asked; a broker never is. With --watch a database that does not answer is said
-    and asked again.
+    than --oldest, when the broker does not answer, and when AFTERTURN_EMBEDDER is not the embedder
+    of the stored vectors. An embedded database that does not run is started to be asked, and
+    that is said; a broker never is. With --watch a database that does not answer is said and
+    asked again.
     """
     from afterturn.settings import Settings
 
@@ -80,7 +61,7 @@ def status(check: bool, oldest: float, watch: bool, every: float, as_json: bool)
     if watch:
         _watch(settings, oldest, every, as_json=as_json)
         return
-    report = _Looker(settings).look()
+    report = Looker(settings).look()
     wrong = report.wrong(oldest)
     _show(report, wrong, as_json=as_json)
     if check and wrong:
@@ -91,7 +72,7 @@ def _watch(settings: Settings, oldest: float, every: float, *, as_json: bool) ->
     """Look until Ctrl-C. With JSON one object after the other."""
     from afterturn.errors import MemoryUnavailable
 
-    looker = _Looker(settings)
+    looker = Looker(settings)
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             try:
@@ -113,58 +94,6 @@ def _show(report: Report, wrong: list[Trouble], *, as_json: bool) -> None:
         _print(report, wrong)
 
 
-class _Looker:
-    """Looks again and again; an embedded database is started and migrated once."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._complete: Settings | None = None
-
-    def look(self) -> Report:
-        """Everything as it is now."""
-        settings = self._settings
-        embedded = _embedded(settings)
-        url = settings.broker_url or running_broker_url(settings)
-        broker = look_at_broker(url, settings) if url else BrokerView(reachable=False)
-        if self._complete is None:
-            self._complete = database_settings(settings)
-        return Report(asyncio.run(_ledger(self._complete)), broker, embedded)
-
-
-async def _ledger(settings: Settings) -> MemoryStatus:
-    from afterturn.database import Database
-    from afterturn.migrations import require_current
-    from afterturn.status import read_status
-
-    database = Database(str(settings.database_url), settings, pool_size=1)
-    try:
-        async with database.connection() as conn:
-            await require_current(conn)
-        return await read_status(database)
-    finally:
-        await database.close()
-
-
-def _embedded(settings: Settings) -> dict[str, str]:
-    """The embedded servers in use, by name, as they were before this command."""
-    wanted = {"postgres": settings.database_url is None, "valkey": settings.broker_url is None}
-    if not any(wanted.values()):
-        return {}
-    from afterturn import embedded
-
-    found = embedded.status(settings.home)
-    pids = {
-        "postgres": found.postgres_pid if found and found.database_url else None,
-        "valkey": found.valkey_pid if found and found.broker_url else None,
-    }
-    servers = {
-        name: f"runs as process {pids[name]}" if pids[name] else "does not run"
-        for name, is_wanted in wanted.items()
-        if is_wanted
-    }
-    return {"home": str(settings.home), **servers}
-
-
 def _document(report: Report, wrong: list[Trouble]) -> dict[str, Any]:
     return {
         "ok": not wrong,
@@ -173,6 +102,7 @@ def _document(report: Report, wrong: list[Trouble]) -> dict[str, Any]:
         "outstanding": report.ledger.outstanding,
         "broker": asdict(report.broker),
         "embedded": report.embedded,
+        "vectors": report.vectors,
         "release": _release(),
     }
 
@@ -211,6 +141,7 @@ def _print(report: Report, wrong: list[Trouble]) -> None:
             },
             "broker": _broker_line(broker),
             "PostgreSQL": f"{ledger.postgresql}, at migration {ledger.migration}",
+            "vectors of": report.vectors,
             "afterturn": _release(),
             **{f"embedded {name}": value for name, value in report.embedded.items()},
         }
