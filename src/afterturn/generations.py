@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import asyncpg
+from pydantic import TypeAdapter, ValidationError
 
 from afterturn.database import MIGRATE_HINT, Connection, translating
 from afterturn.errors import ErasePending, MemoryContractError, NotMigrated
@@ -37,6 +38,8 @@ __all__ = [
     "require_installed",
     "require_on",
 ]
+
+_TOKEN: Final = TypeAdapter(Token)
 
 Db: TypeAlias = "asyncpg.Pool[Any] | Connection"
 
@@ -72,13 +75,24 @@ def vector_of(path: str, token: Token) -> list[int]:
     Raises `MemoryContractError` when the token belongs to another scope.
     """
     covering = covering_paths(path)
-    numbers = dict(token)
+    numbers = _numbers(token)
     if not numbers.keys() <= set(covering):
         raise MemoryContractError(
             "The token was captured for another scope",
             hint="Capture it for the scope that is written, before anything is read.",
         )
     return [numbers.get(each, 0) for each in covering]
+
+
+def _numbers(token: Token) -> dict[str, int]:
+    try:
+        return dict(_TOKEN.validate_python(token))
+    except ValidationError:
+        raise MemoryContractError(
+            "That is no token",
+            detail=f"got {type(token).__name__}",
+            hint="Pass what `capture` returned, or `turn.token`.",
+        ) from None
 
 
 def token_from(path: str, vector: Iterable[int]) -> Token:
@@ -154,7 +168,7 @@ async def require_accounted(
     Raises `ErasePending` while an erase stands, else `StaleTurn` when the caller is an admitted
     turn and `ErasedScope` when it is not.
     """
-    numbers = dict(accounted)
+    numbers = _numbers(accounted)
     vector = [numbers.get(each, 0) for each in covering_paths(path)]
     if tolerant and not await _ever_installed(db):
         return

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -21,6 +21,8 @@ METADATA_BYTES_MAX: Final = 64 << 10
 METADATA_ADDED_BYTES_MAX: Final = 8 << 10
 """Room in a record beyond a caller's limit, for what afterturn adds: speaker, names, ids."""
 METADATA_DEPTH_MAX: Final = 64
+
+T = TypeVar("T")
 
 _ID: Final = re.compile(r"[A-Za-z0-9_:.-]+")
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
@@ -61,15 +63,21 @@ def checked_id(value: str, *, what: str, characters_max: int) -> str:
     return value
 
 
-def checked_ids(values: Iterable[str], *, what: str, characters_max: int) -> list[str]:
-    """Several ids; a single text is refused, since its letters would pass for ids."""
+def checked_list(values: Iterable[T], *, what: str) -> list[T]:
+    """Several values; a single text is refused, since its letters would pass for them."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise MemoryContractError(
-            f"The {what}s must be a list",
+            f"The {what} must be a list",
             detail=f"got {_type(values)}",
-            hint=f"Pass {what}s=[...], also for a single one.",
+            hint=f"Pass {what}=[...], also for a single one.",
         )
-    return [checked_id(each, what=what, characters_max=characters_max) for each in values]
+    return list(values)
+
+
+def checked_ids(values: Iterable[str], *, what: str, characters_max: int) -> list[str]:
+    """Several ids."""
+    several = checked_list(values, what=f"{what}s")
+    return [checked_id(each, what=what, characters_max=characters_max) for each in several]
 
 
 def checked_number(value: int, *, what: str, at_least: int = 0) -> int:
@@ -79,6 +87,16 @@ def checked_number(value: int, *, what: str, at_least: int = 0) -> int:
         raise MemoryContractError(
             f"The {what} must be a whole number, at least {at_least} and below 2**63",
             detail=f"got {value if small else _type(value)}",
+        )
+    return value
+
+
+def checked_seconds(value: float, *, what: str) -> float:
+    """A length of time, 0 or more; without end is `math.inf`."""
+    if not isinstance(value, int | float) or not value >= 0:  # NaN is neither
+        shown = value if isinstance(value, int | float) else _type(value)
+        raise MemoryContractError(
+            f"The {what} must be a number of seconds, 0 or more", detail=f"got {shown}"
         )
     return value
 

@@ -6,8 +6,8 @@ caller runs it itself (and whatever stands before it): an erase needs neither Re
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal
 
@@ -15,12 +15,13 @@ import asyncpg
 
 from afterturn.database import Database
 from afterturn.errors import MemoryContractError, MemoryUnavailable
-from afterturn.intake import clean_text
+from afterturn.intake import checked_seconds, clean_text
 from afterturn.jobs.rings import RingPublisher
 from afterturn.pipeline.runner import Runner
 from afterturn.receipts import LifecycleKind, LifecycleReceipt
-from afterturn.scope import MemoryScope
+from afterturn.scope import MemoryScope, checked_scope
 from afterturn.settings import Settings
+from afterturn.waiting import wait_until
 
 Derived = Literal["keep", "erase"]
 
@@ -31,7 +32,6 @@ select id, kind, path, outcome, counts, receipt, created_at, finished_at, attemp
 from afterturn.jobs where id = $1
 """
 NOTE_CHARACTERS_MAX: Final = 500
-_POLL_SECONDS_MAX: Final = 0.25
 
 
 class PostgresLifecycle:
@@ -54,12 +54,12 @@ class PostgresLifecycle:
 
     async def flush(self, scope: MemoryScope) -> LifecycleReceipt:
         """Publish everything that waits in the subtree, after recording what was acknowledged."""
-        job_id = await self.enqueue("flush", scope, {})
+        job_id = await self.enqueue("flush", checked_scope(scope), {})
         return await self.wait(job_id, scope)
 
     async def forget(self, scope: MemoryScope) -> LifecycleReceipt:
         """Erase the whole subtree and nothing beyond it; what was learned elsewhere is counted."""
-        job_id = await self.enqueue("forget", scope, forget_request(derived="keep"))
+        job_id = await self.enqueue("forget", checked_scope(scope), forget_request(derived="keep"))
         return await self.wait(job_id, scope)
 
     async def enqueue(
@@ -80,33 +80,42 @@ class PostgresLifecycle:
     ) -> LifecycleReceipt:
         """The job's receipt, once it has ended; a requeued flush is followed to its successor.
 
-        Raises `MemoryContractError` for an unknown job, `MemoryUnavailable` at the timeout (the
-        job goes on).
+        A database that goes away meanwhile is waited for, too. Raises `MemoryContractError` for an
+        unknown job, `MemoryUnavailable` at the timeout (the job goes on).
         """
         seconds = self._settings.wait_timeout_seconds if timeout is None else timeout
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        pause = 0.002
+        checked_seconds(seconds, what="timeout")
+        waiting = _Waiting(job_id)
+
+        async def look(waited: float) -> asyncpg.Record | None:
+            row = await self._followed(waiting)
+            is_taken = row["outcome"] is not None or row["leased"]
+            if is_taken or not self._settings.takeover_seconds <= waited < seconds:
+                return None if row["outcome"] is None else row
+            await self._runner.run_head(waiting.job_id)
+            row = await self._followed(waiting)
+            return None if row["outcome"] is None else row
+
+        row = await wait_until(
+            look,
+            seconds,
+            what=f"job {job_id}",
+            too_late=lambda: MemoryUnavailable(
+                f"The {waiting.kind} has not completed in time",
+                detail=f"job {waiting.job_id}, waited {seconds:g} s, {waiting.state}",
+                hint="It stays in the ledger; wait for it again, or see `afterturn status`.",
+            ),
+        )
+        return self._receipt(row, scope)
+
+    async def _followed(self, waiting: _Waiting) -> asyncpg.Record:
+        """The job's row, or that of the one that took its place."""
         while True:
-            row = await self._job(job_id)
-            if row["outcome"] == "requeued" and "successor" in row["receipt"]:
-                job_id = row["receipt"]["successor"]
-                continue
-            if row["outcome"] is not None:
-                return self._receipt(row, scope)
-            waited = loop.time() - started
-            if waited >= seconds:
-                raise MemoryUnavailable(
-                    f"The {row['kind']} has not completed in time",
-                    detail=f"job {job_id}, waited {seconds:g} s, {_state(row)}",
-                    hint="It stays in the ledger; wait for it again, or see `afterturn status`.",
-                )
-            if waited >= self._settings.takeover_seconds and not row["leased"]:
-                await self._runner.run_head(job_id)
-                if (await self._job(job_id))["outcome"] is not None:
-                    continue
-            await asyncio.sleep(min(pause, seconds - waited))
-            pause = min(pause * 1.25, _POLL_SECONDS_MAX)
+            row = await self._job(waiting.job_id)
+            waiting.kind, waiting.state = row["kind"], _state(row)
+            if row["outcome"] != "requeued" or "successor" not in row["receipt"]:
+                return row
+            waiting.job_id = row["receipt"]["successor"]
 
     async def receipt(self, job_id: int) -> LifecycleReceipt | None:
         """The receipt of a job that has ended, else None."""
@@ -175,6 +184,15 @@ def forget_request(
     if named is not None:
         request["named"] = dict(named)
     return request
+
+
+@dataclass
+class _Waiting:
+    """What is waited for, and how it stood when it was seen last."""
+
+    job_id: int
+    kind: str = ""
+    state: str = ""
 
 
 def _state(row: asyncpg.Record) -> str:

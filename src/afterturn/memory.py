@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -22,6 +21,7 @@ from afterturn.intake import (
     checked_id,
     checked_ids,
     checked_number,
+    checked_seconds,
 )
 from afterturn.lifecycle import Derived, forget_request
 from afterturn.model import refusing
@@ -33,7 +33,7 @@ from afterturn.ports import (
     MemoryRetrievalPort,
     MemoryWritePort,
 )
-from afterturn.queries import MemoryQuery, RetrievalResult
+from afterturn.queries import MemoryQuery, RetrievalResult, checked_query
 from afterturn.reading import TranscriptTurn
 from afterturn.receipts import LifecycleReceipt
 from afterturn.records import MemoryLayer, MemoryRecord, checked_layer
@@ -43,6 +43,7 @@ from afterturn.settings import Settings
 from afterturn.status import MemoryStatus
 from afterturn.tickets import JobTicket
 from afterturn.turn import OnUnavailable, Turn, why
+from afterturn.waiting import wait_until
 from afterturn.writes import Token, WriteReceipt, WriteRequest
 
 REMEMBERED_ORIGIN = "remembered"
@@ -69,6 +70,12 @@ class Memory:
         extractor: MemoryExtractorPort | None = None,
         embedder: EmbeddingProvider | None = None,
     ) -> None:
+        if not isinstance(settings, Settings | None):
+            raise ConfigurationError(
+                "The settings must be Settings",
+                detail=f"got {type(settings).__name__}",
+                hint="Pass Settings(...), or nothing: then they come from AFTERTURN_*.",
+            )
         self.settings = settings or Settings.load()
         check_source(source)
         validate_extractor(extractor)
@@ -178,13 +185,7 @@ class Memory:
 
     async def retrieve(self, query: MemoryQuery) -> RetrievalResult:
         """What is remembered about the query, ranked in this process. See `MemoryQuery`."""
-        if not isinstance(query, MemoryQuery):
-            raise MemoryContractError(
-                "A query must be a MemoryQuery",
-                detail=f"got {type(query).__name__}",
-                hint="Ask MemoryQuery(scope=scope, text=...), or a turn: turn.retrieve(text).",
-            )
-        return await self._opened.source.retrieve(query)
+        return await self._opened.source.retrieve(checked_query(query))
 
     async def list(
         self,
@@ -360,25 +361,33 @@ class Memory:
         """Wait until nothing is outstanding under the scope: recorded, extracted, embedded.
 
         With `in_process=True` the caller runs the outstanding jobs itself, with this memory's
-        extractor or that of `AFTERTURN_EXTRACTOR`. Raises `MemoryUnavailable` at the timeout.
+        extractor or that of `AFTERTURN_EXTRACTOR`. A database that goes away meanwhile is waited
+        for, too. Raises `MemoryUnavailable` at the timeout.
         """
         parts = self._opened
         checked_scope(scope)
-        seconds = self.settings.wait_timeout_seconds if timeout is None else timeout
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + seconds
-        pause = 0.005
-        while left := await parts.outstanding(scope):
-            if loop.time() >= deadline:
-                raise MemoryUnavailable(
-                    "The scope has not drained in time",
-                    detail=f"{left} jobs outstanding after {seconds:g} s",
-                    hint="The work goes on; is a worker running? See `afterturn status`.",
-                )
-            if in_process:
+        seconds = self.settings.wait_timeout_seconds
+        if timeout is not None:
+            seconds = checked_seconds(timeout, what="timeout")
+        left = 0
+
+        async def look(waited: float) -> bool | None:
+            nonlocal left
+            left = await parts.outstanding(scope)
+            if left and in_process and waited < seconds:
                 await parts.work(scope)
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, 0.25)
+            return None if left else True
+
+        await wait_until(
+            look,
+            seconds,
+            what="the drain of a scope",
+            too_late=lambda: MemoryUnavailable(
+                "The scope has not drained in time",
+                detail=f"{left} jobs outstanding after {seconds:g} s",
+                hint="The work goes on; is a worker running? See `afterturn status`.",
+            ),
+        )
 
     # -- narrow ports
 

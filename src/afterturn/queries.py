@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from pydantic import Field, StrictStr
 
+from afterturn.errors import MemoryContractError
 from afterturn.intake import Time
 from afterturn.model import Model
 from afterturn.records import MemoryLayer
@@ -38,6 +39,17 @@ class MemoryQuery(Model):
     now: Time | None = None
     recency_weight: float = Field(default=0.0, ge=0.0, le=100.0)
     importance_weight: float = Field(default=0.0, ge=0.0, le=100.0)
+
+
+def checked_query(query: MemoryQuery) -> MemoryQuery:
+    """The query itself; anything else, a text among them, is refused by its type."""
+    if not isinstance(query, MemoryQuery):
+        raise MemoryContractError(
+            "A query must be a MemoryQuery",
+            detail=f"got {type(query).__name__}",
+            hint="Ask MemoryQuery(scope=scope, text=...), or a turn: turn.retrieve(text).",
+        )
+    return query
 
 
 class Dropped(Model):

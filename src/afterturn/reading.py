@@ -13,7 +13,7 @@ from afterturn.database import Connection, Database
 from afterturn.errors import ErasePending
 from afterturn.intake import Metadata, Time
 from afterturn.model import Model
-from afterturn.records import MemoryLayer, MemoryRecord, Source, checked_layer
+from afterturn.records import MemoryLayer, MemoryRecord, Source, checked_layers
 from afterturn.scope import MemoryScope, checked_scope
 
 _ERASING = "select afterturn.erasing(afterturn.covering($1))"
@@ -96,7 +96,7 @@ class Reading:
         limit: int = 100,
     ) -> tuple[MemoryRecord, ...]:
         """Published records at exactly this scope, by record id, after the one named `after`."""
-        names = None if layers is None else [checked_layer(layer).value for layer in layers]
+        names = None if layers is None else [layer.value for layer in checked_layers(layers)]
         async with self._snapshot(scope) as conn:
             rows = await conn.fetch(_LIST, scope.stored_path, after or "", names, limit)
         return tuple(record_from(row) for row in rows)

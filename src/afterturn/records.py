@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
@@ -17,11 +17,12 @@ from afterturn.intake import (
     Time,
     TurnId,
     checked_id,
+    checked_list,
     checked_metadata,
     clean_text,
 )
 from afterturn.model import Model
-from afterturn.scope import MemoryScope, scope_from_path
+from afterturn.scope import MemoryScope, checked_scope, scope_from_path
 
 TURN_ORIGIN: Final = "turn"
 TURN_SOURCE: Final = "afterturn.turn"
@@ -49,6 +50,11 @@ def checked_layer(layer: MemoryLayer | str) -> MemoryLayer:
             detail=f"got {ascii(layer)[:40]}",
             hint=f"Use one of {', '.join(MemoryLayer)}.",
         ) from None
+
+
+def checked_layers(layers: Iterable[MemoryLayer | str]) -> list[MemoryLayer]:
+    """The layers of these names."""
+    return [checked_layer(each) for each in checked_list(layers, what="layers")]
 
 
 def _canonical_path(path: str) -> str:
@@ -100,12 +106,18 @@ def turn_records(
         else uuid.uuid4().hex
     )
     extra = checked_metadata(extra_metadata)
+    path = checked_scope(scope).path
     sides: tuple[tuple[Speaker, str | None], ...] = (("user", query), ("assistant", answer))
+    for what, side in (("query", query), ("answer", answer)):
+        if side is not None and not isinstance(side, str):
+            raise MemoryContractError(
+                f"The {what} must be text", detail=f"got {type(side).__name__}"
+            )
     return tuple(
         MemoryRecord(
             record_id=f"{turn}:{speaker}:{layer.value}",
             text=text.strip(),
-            scope_path=scope.path,
+            scope_path=path,
             layer=layer,
             origin=TURN_ORIGIN,
             metadata={**extra, "speaker": speaker, "turn_id": turn, "source": TURN_SOURCE},

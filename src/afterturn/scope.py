@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
-from typing import Final, Self
+from typing import Final, NoReturn, Self
 from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, field_validator
@@ -86,10 +86,11 @@ class MemoryScope(BaseModel):
 
     def ancestor(self, level: int) -> MemoryScope:
         """The first `level` segments (1 is the root, `depth` is the scope itself)."""
-        if not 1 <= level <= self.depth:
+        if not isinstance(level, int) or not 1 <= level <= self.depth:
+            shown = level if isinstance(level, int) else type(level).__name__
             raise MemoryContractError(
                 "There is no ancestor at this level",
-                detail=f"level {level}, the scope has {self.depth}",
+                detail=f"level {shown}, the scope has {self.depth}",
             )
         return MemoryScope(segments=self.segments[:level])
 
@@ -99,7 +100,7 @@ class MemoryScope(BaseModel):
 
     def covers(self, other: MemoryScope) -> bool:
         """Whether `other` is this scope or lies under it, by complete segments."""
-        return other.segments[: self.depth] == self.segments
+        return checked_scope(other).segments[: self.depth] == self.segments
 
     def __str__(self) -> str:
         return self.path
@@ -125,10 +126,7 @@ def checked_scope(scope: object) -> MemoryScope:
 def scope_from_path(path: str) -> MemoryScope:
     """The scope whose `.path` this is; anything that is not exactly canonical is refused."""
     if not isinstance(path, str) or not path.startswith(_PREFIX):
-        raise MemoryContractError(
-            "Not a scope path of this version",
-            detail=f"expected {_PREFIX}…, got {_shown(path)}",
-        )
+        _refused(path)
     scope = MemoryScope(segments=tuple(_decode(s) for s in path[len(_PREFIX) :].split("/")))
     if scope.path != path:
         raise MemoryContractError(
@@ -151,11 +149,22 @@ def scope_from_command_line(text: str) -> MemoryScope:
     return MemoryScope(segments=tuple(_decode(s) for s in text.removeprefix(_PREFIX).split("/")))
 
 
-@lru_cache(maxsize=4_096)
 def covering_paths(path: str) -> tuple[str, ...]:
     """The paths of the scope's ancestors and of itself, root first."""
+    return _covering_paths(path if isinstance(path, str) else _refused(path))
+
+
+@lru_cache(maxsize=4_096)
+def _covering_paths(path: str) -> tuple[str, ...]:
     scope = scope_from_path(path)
     return tuple(scope.ancestor(level).path for level in range(1, scope.depth + 1))
+
+
+def _refused(path: object) -> NoReturn:
+    raise MemoryContractError(
+        "Not a scope path of this version",
+        detail=f"expected {_PREFIX}…, got {_shown(path)}",
+    )
 
 
 def _segment(segment: object, at: int) -> str:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 from afterturn.database import Database
 from afterturn.errors import MemoryUnavailable
+from afterturn.intake import checked_seconds
 from afterturn.receipts import LifecycleReceipt
 from afterturn.scope import MemoryScope
 from afterturn.turns import StageStatus, TurnOutcome
+from afterturn.waiting import wait_until
 
 _TURN = """
 select recorded, extracted, recorded_at is not null as is_recorded,
     extracted_at is not null as is_extracted, outcome, reason
 from afterturn.turns where path = $1 and turn_id = $2
 """
-_POLL_SECONDS_MAX = 0.25
 
 
 class TurnTicket:
@@ -47,27 +47,27 @@ class TurnTicket:
     async def wait(self, timeout: float | None = None) -> TurnOutcome:
         """The outcome, once the turn is recorded, extracted (or given up) and readable.
 
-        Raises `MemoryUnavailable` at the timeout; the work goes on.
+        A database that goes away meanwhile is waited for, too. Raises `MemoryUnavailable` at the
+        timeout; the work goes on.
         """
         if self.status != "staged":
             return TurnOutcome(status=self.status, reason=self.reason)
-        seconds = self._timeout if timeout is None else timeout
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        pause = 0.005
-        while True:
+        seconds = self._timeout if timeout is None else checked_seconds(timeout, what="timeout")
+
+        async def look(_waited: float) -> TurnOutcome | None:
             outcome = await self._outcome()
-            if outcome.status != "waiting":
-                return outcome
-            waited = loop.time() - started
-            if waited >= seconds:
-                raise MemoryUnavailable(
-                    "The turn has not been processed in time",
-                    detail=f"turn {self.turn_id}, waited {seconds:g} s",
-                    hint="It is safe in the ledger; is a worker running? See `afterturn status`.",
-                )
-            await asyncio.sleep(min(pause, seconds - waited))
-            pause = min(pause * 1.5, _POLL_SECONDS_MAX)
+            return None if outcome.status == "waiting" else outcome
+
+        return await wait_until(
+            look,
+            seconds,
+            what=f"turn {self.turn_id}",
+            too_late=lambda: MemoryUnavailable(
+                "The turn has not been processed in time",
+                detail=f"turn {self.turn_id}, waited {seconds:g} s",
+                hint="It is safe in the ledger; is a worker running? See `afterturn status`.",
+            ),
+        )
 
 
 class JobTicket:

@@ -15,7 +15,13 @@ from afterturn.errors import (
     StaleTurn,
 )
 from afterturn.generations import vector_of
-from afterturn.intake import checked_metadata, checked_text, checked_time, clean_text
+from afterturn.intake import (
+    checked_list,
+    checked_metadata,
+    checked_text,
+    checked_time,
+    clean_text,
+)
 from afterturn.model import refusing
 from afterturn.pipeline.staging import StagedTurn, Verdict
 from afterturn.ports import MemoryRetrievalPort
@@ -96,7 +102,7 @@ class Turn:
                 scope=self.scope,
                 text=text,
                 limit=limit,
-                layers=None if layers is None else tuple(layers),
+                layers=None if layers is None else tuple(checked_list(layers, what="layers")),
                 min_relevance=min_relevance,
                 min_importance=min_importance,
                 max_chars=max_chars,
@@ -221,7 +227,7 @@ def why(error: AfterturnError) -> str:
 def _checked_names(names: tuple[str, str] | None) -> tuple[str, str] | None:
     if names is None:
         return None
-    pair = not isinstance(names, str) and len(names) == 2
+    pair = isinstance(names, tuple | list) and len(names) == 2
     if not pair or not all(isinstance(n, str) and 0 < len(n) <= 200 for n in names):
         raise MemoryContractError(
             "names must be two texts of 1 to 200 characters",

@@ -26,6 +26,17 @@ class WriteRequest(Model):
     token: Token | None = None
 
 
+def checked_request(request: WriteRequest) -> WriteRequest:
+    """The request itself; anything else, a record among them, is refused by its type."""
+    if not isinstance(request, WriteRequest):
+        raise MemoryContractError(
+            "What is written must be a WriteRequest",
+            detail=f"got {type(request).__name__}",
+            hint="Write WriteRequest(scope=scope, records=[...]), or `remember` one fact.",
+        )
+    return request
+
+
 class RecordOutcome(Model):
     """What became of one record of a write."""
 

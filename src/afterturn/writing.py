@@ -7,7 +7,7 @@ from afterturn.generations import vector_of
 from afterturn.pipeline.rows import record_row
 from afterturn.records import MemoryRecord
 from afterturn.settings import Settings
-from afterturn.writes import WriteReceipt, WriteRequest, receipt_of, refusals
+from afterturn.writes import WriteReceipt, WriteRequest, checked_request, receipt_of, refusals
 
 _WRITE = "select * from afterturn.write_records($1, $2::bigint[], $3::jsonb)"
 
@@ -25,6 +25,7 @@ class PostgresWriting:
         Raises `ErasePending` while an erase of the scope stands, `StaleTurn` when the token is no
         longer exact, `ErasedScope` when there is none and the scope was erased before.
         """
+        checked_request(request)
         vector = None
         if request.token is not None:
             vector = vector_of(request.scope.path, request.token)

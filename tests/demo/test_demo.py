@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -123,6 +124,44 @@ def test_it_runs_on_when_asked_to_and_ends_at_ctrl_c(own_home: Path, tmp_path: P
     assert str(own_home) in rest
     assert _left_running_in(str(own_home)) == []
     assert (own_home / "pg").is_dir()
+
+
+@pytest.mark.fleet
+@pytest.mark.parametrize("moment", ["Starting", "Remembering"])
+def test_told_to_end_it_leaves_nothing(moment: str, tmp_path: Path) -> None:
+    """SIGTERM while its servers start as well as in the midst: no process, and no folder."""
+    process = subprocess.Popen(
+        COMMAND,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+        env={"PATH": os.defpath, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    try:
+        assert any(moment in line for line in process.stdout)
+        home = _home_of(process)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=DEADLINE_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not home.exists()
+    assert _left_running_in(str(home)) == []
+
+
+def _home_of(process: subprocess.Popen[str]) -> Path:
+    """The folder that the demo made for itself, as its `up` was told."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while time.monotonic() < deadline:
+        for child in psutil.Process(process.pid).children():
+            with contextlib.suppress(psutil.Error):
+                if home := child.environ().get("AFTERTURN_HOME"):
+                    return Path(home)
+        time.sleep(0.02)
+    raise AssertionError("the demo started nothing")
 
 
 def test_it_fails_when_something_was_not_true(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,11 @@ Every test runs on PostgreSQL and on the reference in memory, which must answer 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import math
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +24,13 @@ from afterturn.errors import (
     MemoryContractError,
     NotMigrated,
 )
+from afterturn.generations import vector_of
 from afterturn.jobs.rings import RingPublisher
 from afterturn.memory import Memory
 from afterturn.pipeline.runner import Runner
 from afterturn.queries import MemoryQuery
-from afterturn.records import MemoryLayer, MemoryRecord
-from afterturn.scope import MemoryScope, scope_from_path
+from afterturn.records import MemoryLayer, MemoryRecord, turn_records
+from afterturn.scope import MemoryScope, covering_paths, scope_from_path
 from afterturn.settings import Settings
 from afterturn.testing import ReferenceMemory
 from afterturn.turns import ExtractionRequest, ExtractionResult
@@ -536,3 +540,72 @@ async def test_every_error_is_one_of_ours_and_shows_no_text(memory: Memory) -> N
             with pytest.raises(AfterturnError) as raised:
                 await call
             assert SECRET not in str(raised.value)
+
+
+WRONG: list[Any] = [
+    object(), 5, -1, 1.5, math.nan, SECRET, b"x", [SECRET], {SECRET: 1}, {1, 2}, True,
+    (object(), object()), (SECRET,), lambda: 1, datetime(2024, 1, 1, tzinfo=UTC),
+]  # fmt: skip
+
+
+async def test_an_argument_of_any_other_type_is_refused_in_our_words(memory: Memory) -> None:
+    """Each argument of each method in turn, by a port as by the facade: it is taken, or refused
+    by an `AfterturnError`; never by an error of Python's."""
+    turn = await memory.begin_turn(ALICE)
+    ticket = await (await memory.begin_turn(ALICE)).finish("a", "b")
+    await memory.drain(ALICE, in_process=True)
+    flushed = await memory.enqueue_flush(ALICE)
+    await memory.flush(ALICE)
+    scope, child = {"scope": ALICE}, {"scope": ALICE.child("c")}
+    later = {"scope": ALICE.child("d"), "at": datetime(2100, 1, 1, tzinfo=UTC)}
+    records = {**child, "record_ids": ["r"]}
+    calls: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
+        (memory.begin_turn, scope, "scope session turn_id on_unavailable"),
+        (memory.retrieve, {}, "query"),
+        (memory.list, scope, "scope layers after limit"),
+        (memory.transcript, scope, "scope session limit"),
+        (memory.write, {}, "request"),
+        (memory.remember, {**child, "text": "x"}, "scope text layer importance record_id"),
+        (memory.flush, {}, "scope"),
+        (memory.forget, child, "scope derived requested_by reason"),
+        (memory.forget_records, records, "scope record_ids turn_ids session derived reason"),
+        (memory.enqueue_flush, {}, "scope"),
+        (memory.enqueue_forget, child, "scope derived requested_by"),
+        (memory.schedule_forget, later, "scope at derived requested_by reason"),
+        (memory.cancel_scheduled, {}, "schedule_id"),
+        (memory.job, {}, "job_id"),
+        (memory.drain, child, "scope timeout in_process"),
+        (memory.retrieval.retrieve, {}, "query"),
+        (memory.writing.write, {}, "request"),
+        (memory.lifecycle.flush, {}, "scope"),
+        (memory.lifecycle.forget, {}, "scope"),
+        (turn.retrieve, {"text": "x"}, "text limit layers min_relevance min_importance now"),
+        (turn.finish, {"query": "a", "answer": "b"}, "query answer names metadata occurred_at"),
+        (ticket.wait, {}, "timeout"),
+        (flushed.wait, {}, "timeout"),
+    ]
+    for method, good, names in calls:
+        for name in names.split():
+            for wrong in WRONG:
+                with suppress(AfterturnError):
+                    await method(**{**good, name: wrong})
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_built_without_a_memory_refuses_the_same_way(wrong: Any) -> None:
+    """Scopes, paths, records of a turn, tokens, and a memory itself."""
+    plain = {"query": "a", "answer": "b", "scope": ALICE}
+    builds: tuple[Callable[[], Any], ...] = (
+        lambda: MemoryScope.of(wrong),
+        lambda: ALICE.ancestor(wrong),
+        lambda: ALICE.child(wrong),
+        lambda: ALICE.covers(wrong),
+        lambda: scope_from_path(wrong),
+        lambda: covering_paths(wrong),
+        *(partial(turn_records, **{**plain, name: wrong}) for name in plain),
+        lambda: vector_of(ALICE.path, wrong),
+        lambda: Memory(wrong),
+    )
+    for build in builds:
+        with suppress(AfterturnError):
+            build()

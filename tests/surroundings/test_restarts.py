@@ -75,6 +75,42 @@ def test_workers_and_callers_survive_a_restart_of_postgresql(
         valkey.kill()
 
 
+async def test_who_waits_rides_out_a_restart_of_postgresql(
+    postgres: Postgres, directory: Path
+) -> None:
+    """For a turn, for an erase, for nothing outstanding: the wait goes on until the database is
+    back, or its own time is over; then it says what it could not find out, and why."""
+    settings = Settings(
+        home=directory / "home",
+        database_url=postgres.socket_url,
+        broker_url="redis://127.0.0.1:1/0",
+        embedder="none",
+        takeover_seconds=0.0,
+    )
+    await migrate(postgres.socket_url, settings)
+    async with Memory(settings) as memory:
+        async with memory.turn(ALICE) as turn:
+            ticket = await turn.finish("My dog is called Rex.", "Noted.")
+        erase = await memory.enqueue_forget(BOB)
+        await asyncio.to_thread(postgres.stop)
+        for wait, what in (
+            (ticket.wait(0.2), f"turn {ticket.turn_id}"),
+            (erase.wait(0.2), f"job {erase.job_id}"),
+            (memory.drain(ALICE, 0.2), "the drain"),
+        ):
+            with pytest.raises(MemoryUnavailable, match="the database does not answer") as raised:
+                await wait
+            assert what in str(raised.value)
+        waits = asyncio.gather(
+            ticket.wait(40), erase.wait(40), memory.drain(ALICE, 40, in_process=True)
+        )
+        await asyncio.wait({waits}, timeout=0.2)
+        assert not waits.done()
+        await asyncio.to_thread(postgres.start)
+        outcome, receipt, _ = await waits
+        assert (outcome.status, receipt.outcome) == ("done", "done")
+
+
 @pytest.mark.parametrize("spelling", ["unix", "redis"])
 def test_a_turn_travels_whatever_the_brokers_url_is_like(
     spelling: str, database_url: str, directory: Path, start_worker: StartWorker

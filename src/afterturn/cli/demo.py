@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
+from types import FrameType
 
 import click
 
@@ -24,5 +26,15 @@ def demo(home: Path | None, keep: bool) -> None:
     """
     from afterturn.demo.story import tell
 
+    # Told to end, it takes down what it started, as at Ctrl-C.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
     if not tell(home, keep=keep):
         raise click.exceptions.Exit(1)
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    """A second one does not interrupt the end."""
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    raise SystemExit(128 + number)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Final, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from afterturn.errors import MemoryUnavailable
 
 if TYPE_CHECKING:
     from afterturn.receipts import LifecycleReceipt
@@ -24,7 +27,8 @@ async def watched(ticket: JobTicket, done: str) -> LifecycleReceipt:
     with console.status("requested") as status:
         while not waiting.done():
             await asyncio.wait([waiting], timeout=LOOK_SECONDS)
-            status.update(progress_line(await ticket.progress(), done))
+            with contextlib.suppress(MemoryUnavailable):  # which the wait rides out, too
+                status.update(progress_line(await ticket.progress(), done))
     return await waiting
 
 

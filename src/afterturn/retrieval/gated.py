@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from afterturn.errors import AfterturnError, MemoryUnavailable
 from afterturn.ports import CandidateScan
-from afterturn.queries import MemoryQuery, RetrievalResult
+from afterturn.queries import MemoryQuery, RetrievalResult, checked_query
 from afterturn.retrieval import gates
 from afterturn.scope import MemoryScope
 
@@ -43,7 +43,7 @@ class GatedSource:
         return found
 
     async def _scanned(self, query: MemoryQuery) -> RetrievalResult:
-        await self._require_open(query.scope)
+        await self._require_open(checked_query(query).scope)
         try:
             found: object = await self._source.scan_candidates(query)
         except AfterturnError:

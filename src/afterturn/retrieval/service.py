@@ -16,7 +16,7 @@ from afterturn.database import Database
 from afterturn.embedding.checked import CheckedEmbedder
 from afterturn.errors import AfterturnError
 from afterturn.ports import EmbeddingProvider
-from afterturn.queries import Dropped, MemoryQuery, RetrievalResult
+from afterturn.queries import Dropped, MemoryQuery, RetrievalResult, checked_query
 from afterturn.retrieval import gates
 from afterturn.retrieval.begun import Begun
 from afterturn.retrieval.cache import RetrievalCache
@@ -132,7 +132,7 @@ class PostgresRetrieval:
         return await self._answer(query, gated=False)
 
     async def _answer(self, query: MemoryQuery, *, gated: bool) -> RetrievalResult:
-        paths = [f"{path}/" for path in covering_paths(query.scope.path)]
+        paths = [f"{path}/" for path in covering_paths(checked_query(query).scope.path)]
         layers = None if query.layers is None else frozenset(layer.value for layer in query.layers)
         call = _Call(query, paths, layers, gated)
         held = self._reader.held(paths)

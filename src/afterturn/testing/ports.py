@@ -9,17 +9,17 @@ from typing import Any, Final, Literal
 from afterturn.errors import MemoryContractError
 from afterturn.intake import TEXT_BYTES_MAX, checked_time
 from afterturn.lifecycle import forget_request
-from afterturn.queries import MemoryQuery, RetrievalResult
+from afterturn.queries import MemoryQuery, RetrievalResult, checked_query
 from afterturn.reading import TranscriptTurn
 from afterturn.receipts import LifecycleReceipt
-from afterturn.records import MemoryLayer, MemoryRecord, checked_layer
+from afterturn.records import MemoryLayer, MemoryRecord, checked_layers
 from afterturn.retrieval import gates
 from afterturn.retrieval.tokenizer import terms
 from afterturn.retrieved import RetrievedMemory
 from afterturn.schedules import Schedule
 from afterturn.scope import MemoryScope, checked_scope
 from afterturn.testing.store import HeldSchedule, HeldTurn, ReferenceStore, covers
-from afterturn.writes import WriteReceipt, WriteRequest, receipt_of, refusals
+from afterturn.writes import WriteReceipt, WriteRequest, checked_request, receipt_of, refusals
 
 
 class ReferenceRetrieval:
@@ -40,7 +40,7 @@ class ReferenceRetrieval:
         return RetrievalResult(memories=tuple(self._candidates(query)[: self.SCAN_BUDGET]))
 
     def _candidates(self, query: MemoryQuery) -> list[RetrievedMemory]:
-        asked = frozenset(terms(query.text))
+        asked = frozenset(terms(checked_query(query).text))
         scored = [
             RetrievedMemory(record=record, score=score, signals={"words": score})
             for record in self._store.visible(query.scope)
@@ -59,6 +59,7 @@ class ReferenceWriting:
 
     async def write(self, request: WriteRequest) -> WriteReceipt:
         """Keep the records until a flush; one bad record goes alone."""
+        checked_request(request)
         self._store.require_vouched(request.scope.path, request.token)
         refused = refusals(request, text_bytes_max=self._text_bytes_max)
         status: dict[str, Literal["pending", "updated", "erased"]] = {
@@ -175,7 +176,7 @@ class ReferenceReading:
         limit: int = 100,
     ) -> tuple[MemoryRecord, ...]:
         """Published records at exactly this scope, by record id."""
-        wanted = None if layers is None else {checked_layer(layer) for layer in layers}
+        wanted = None if layers is None else checked_layers(layers)
         self._store.require_open(checked_scope(scope).path)
         found = sorted(
             record_id
