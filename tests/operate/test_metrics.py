@@ -134,7 +134,7 @@ async def test_a_job_taken_over_is_counted_once_by_its_kind(
         for kind in ("flush", "forget"):
             asked = memory.enqueue_flush if kind == "flush" else memory.enqueue_forget
             ticket = await asked(MemoryScope.of(kind))
-            _, job, _ = await ledger.claim_lifecycle(ticket.job_id)
+            _, job = await ledger.claim_lifecycle(ticket.job_id)
             assert job is not None
             await ledger.release([job.lease])
             for _ in range(2):
