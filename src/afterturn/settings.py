@@ -161,7 +161,8 @@ class Settings(BaseSettings):
         default=3.0, description="How often beat looks for work whose ring was lost."
     )
     ring_linger_seconds: SecondsOrNone = Field(
-        default=0.005, description="How long rings wait to travel together."
+        default=0.02,
+        description="How long rings of turns wait to travel together; those of erases do not.",
     )
     rings_max: int = Field(
         default=10_000, ge=1, description="Rings kept while the broker is away; more are dropped."

@@ -54,6 +54,32 @@ class TestDelivery:
         assert (record["headers"]["task"], _ids(record)) == ("afterturn.record_turns", [1, 2, 3])
         assert (forget["headers"]["task"], _ids(forget)) == ("afterturn.forget", [7])
 
+    @pytest.mark.parametrize("kind", ["flush", "forget", "expire"])
+    def test_an_erase_is_rung_while_turns_linger(
+        self, broker: Valkey, publisher_for: MakePublisher, kind: Any
+    ) -> None:
+        """Nobody waits for the record of a turn, but somebody may wait for the erase."""
+        publisher = publisher_for(broker.url, ring_linger_seconds=3600.0)
+        publisher.ring("record", [1])
+        publisher.ring(kind, [7])
+        wait_until(lambda: publisher.stats().sent == 1, "the erase is sent")
+        (message,) = broker.messages(LIFECYCLE_QUEUE)
+        assert _ids(message) == [7]
+        assert publisher.stats().waiting == 1
+
+    def test_a_full_message_does_not_linger(
+        self, broker: Valkey, publisher_for: MakePublisher
+    ) -> None:
+        """There is nothing to wait for; what the message does not hold goes with it."""
+        publisher = publisher_for(broker.url, ring_linger_seconds=3600.0)
+        for number in range(rings.IDS_PER_MESSAGE - 1):
+            publisher.ring("record", [number])
+        assert publisher.stats().waiting == rings.IDS_PER_MESSAGE - 1
+        publisher.ring("record", [1_000, 1_001])
+        total = rings.IDS_PER_MESSAGE + 1
+        wait_until(lambda: publisher.stats().sent == total, "all are sent")
+        assert len(broker.messages(RECORD_QUEUE)) == 2
+
     @pytest.mark.parametrize(
         ("kind", "queue", "limit"),
         [

@@ -1,10 +1,11 @@
 """Rings: tell the workers that jobs wait, without ever making the caller wait.
 
 A job is a row in PostgreSQL; a ring is a Celery message with its id. `ring` puts ids into memory
-and returns. One daemon thread a process sends them: it lingers a moment so that ids of one kind
-travel together, gives a broken broker a pause of one to two seconds after each failure, and drops
-what does not fit. Whatever is dropped here is found by the sweep a few seconds later, so nothing
-is ever sent twice on purpose or kept on disk.
+and returns. One daemon thread a process sends them. Ids of turns linger a moment so that they
+travel together, since a message takes as much processor time as staging a turn; those of
+lifecycle jobs go at once. A broken broker gets a pause of one to two seconds after each failure,
+and what does not fit is dropped. Whatever is dropped here is found by the sweep a few seconds
+later, so nothing is ever sent twice on purpose or kept on disk.
 
 Fork safety: everything mutable sits in a `_Line` that belongs to one pid. A child starts with an
 empty line of its own and never touches the parent's sockets or locks; what waited in the parent
@@ -33,6 +34,7 @@ IDS_PER_SLOW_MESSAGE: Final = 10
 QUEUE_MESSAGES_MAX: Final = 5_000
 """A queue this long has no use for more rings; without it an absent worker fills the broker."""
 
+_URGENT: Final[frozenset[Kind]] = frozenset(("flush", "forget", "expire"))
 _PAUSE_SECONDS: Final = (1.0, 2.0)
 
 
@@ -78,6 +80,14 @@ class RingPublisher:
         return line or self._lines.setdefault(pid, _Line(self._broker_url, self._settings))
 
 
+@dataclass
+class _Waiting:
+    """Ids of one kind, in order, and when they have lingered long enough."""
+
+    ids: dict[int, None]
+    due_at: float
+
+
 class _Line:
     """The ids that wait in one process, and the thread that sends them."""
 
@@ -85,8 +95,8 @@ class _Line:
         self._settings = settings
         self._connector = _Connector(broker_url, settings)
         self._changed = threading.Condition()
-        self._closing = threading.Event()  # apart, so that a ring does not wake a lingering thread
-        self._waiting: dict[Kind, dict[int, None]] = {}  # ordered sets
+        self._closing = threading.Event()
+        self._waiting: dict[Kind, _Waiting] = {}
         self._count = 0
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -99,18 +109,25 @@ class _Line:
                 metrics.RINGS.labels("dropped").inc(len(ids))
                 self._dropped += len(ids)
                 return
-            was_idle = self._count == 0
-            waiting = self._waiting.setdefault(kind, {})
+            now = time.monotonic()
+            linger = 0.0 if kind in _URGENT else self._settings.ring_linger_seconds
+            waiting = self._waiting.get(kind) or _Waiting({}, now + linger)
             for number in ids:
-                if number in waiting:
+                if number in waiting.ids:
                     continue
                 if self._count >= self._settings.rings_max:
                     metrics.RINGS.labels("dropped").inc()
                     self._dropped += 1
                     continue
-                waiting[number] = None
+                waiting.ids[number] = None
                 self._count += 1
-            if was_idle:
+            if not waiting.ids:
+                return
+            if len(waiting.ids) >= _ids_per_message(kind):
+                waiting.due_at = min(waiting.due_at, now)
+            is_first = not self._waiting
+            self._waiting[kind] = waiting
+            if is_first or waiting.due_at <= now:  # others let a lingering thread sleep on
                 self._changed.notify()
 
     def stats(self) -> RingStats:
@@ -160,8 +177,12 @@ class _Line:
     def _next(self) -> tuple[Kind, list[int]] | None:
         """Wait for ids and take those of one kind; `None` when the thread is to end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._count)
-        self._closing.wait(self._settings.ring_linger_seconds)
+            while not self._closed:
+                due_at = min((each.due_at for each in self._waiting.values()), default=None)
+                wait = None if due_at is None else due_at - time.monotonic()
+                if wait is not None and wait <= 0:
+                    break
+                self._changed.wait(wait)
         while (pause := self._paused_until - time.monotonic()) > 0 and not self._closed:
             self._closing.wait(pause)
         with self._changed:
@@ -170,23 +191,28 @@ class _Line:
             return self._take()
 
     def _take(self) -> tuple[Kind, list[int]] | None:
-        for kind in self._waiting:
-            ids = self._waiting.pop(kind)
-            limit = IDS_PER_SLOW_MESSAGE if kind == "extract" else IDS_PER_MESSAGE
-            taken = list(ids)[:limit]
-            for number in taken:
-                del ids[number]
-            if ids:
-                self._waiting[kind] = ids  # to the end: the kinds take turns
-            self._count -= len(taken)
-            return kind, taken
-        return None
+        """Of the kind that is due first; what is left of it queues behind the others."""
+        if not self._waiting:
+            return None
+        kind = min(self._waiting, key=lambda kind: self._waiting[kind].due_at)
+        waiting = self._waiting.pop(kind)
+        taken = list(waiting.ids)[: _ids_per_message(kind)]
+        for number in taken:
+            del waiting.ids[number]
+        if waiting.ids:
+            self._waiting[kind] = _Waiting(waiting.ids, time.monotonic())
+        self._count -= len(taken)
+        return kind, taken
 
     def _forget_waiting(self) -> None:
         metrics.RINGS.labels("dropped").inc(self._count)
         self._dropped += self._count
         self._count = 0
         self._waiting.clear()
+
+
+def _ids_per_message(kind: Kind) -> int:
+    return IDS_PER_SLOW_MESSAGE if kind == "extract" else IDS_PER_MESSAGE
 
 
 class _Connector:
