@@ -387,6 +387,51 @@ language sql stable as $$
         order by 1) end
 $$;
 
+-- The messages for which named records stand: turn and speaker of those that are one side of a turn.
+create or replace function afterturn.sides_of(p_path text, p_record_ids text[])
+returns table (turn_id text, speaker text)
+language sql stable as $$
+    select m.turn_id, m.metadata ->> 'speaker' from afterturn.memories m
+    where m.path = p_path and m.record_id = any(p_record_ids) and m.turn_path = p_path
+        and m.origin = 'turn' and m.turn_id is not null
+    union
+    -- Of a turn that is not recorded yet: the ids of its records are known from its own.
+    select t.turn_id, n.parts[2] from unnest(p_record_ids) r(id),
+        lateral (select regexp_match(r.id,
+            '^(.+):(user|assistant):(?:working|episodic)$') as parts) n
+    join afterturn.turns t on t.path = p_path and t.turn_id = n.parts[1]
+        and t.recorded_at is null
+$$;
+
+-- The turns of which something is named: what was learned from them is judged anew. Null: everything
+-- under the scope is erased.
+create or replace function afterturn.heard_turns(p_path text, p_request jsonb) returns text[]
+language sql stable as $$
+    select case when p_request ? 'named' then array(
+        select unnest(afterturn.named_turns(p_path, p_request))
+        union
+        select s.turn_id from afterturn.sides_of(p_path, array(
+            select jsonb_array_elements_text(p_request -> 'named' -> 'record_ids'))) s
+        order by 1) end
+$$;
+
+-- Turns that lost one side and had been extracted are extracted again from the other: what was
+-- learned from both is gone with the one.
+create or replace function afterturn.extract_again(p_path text, p_turn_ids text[]) returns void
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    at timestamptz := afterturn.clock();
+begin
+    with again as (
+        update afterturn.turns t
+        set outcome = 'waiting', extracted = null, extracted_at = null
+        where t.path = p_path and t.turn_id = any(p_turn_ids) and t.outcome = 'done'
+            and (t.query is not null or t.answer is not null)
+        returning t.turn_id)
+    insert into afterturn.jobs (kind, path, turn_id, ready_at, ring_at, created_at)
+    select 'extract', p_path, a.turn_id, at, at, at from again a order by a.turn_id;
+end $$;
+
 -- Erases what is named at exactly this scope: turns with all that was made of them there, a
 -- session, and records. A record that is one side of a turn stands for the message: its other
 -- layer and that side of the transcript go with it.
@@ -399,17 +444,7 @@ declare
     gone integer;
     gone_sources integer;
 begin
-    with sides as (
-        select distinct m.turn_id, m.metadata ->> 'speaker' as speaker from afterturn.memories m
-        where m.path = p_path and m.record_id = any(record_ids) and m.turn_path = p_path
-            and m.origin = 'turn' and m.turn_id is not null
-        union
-        -- Of a turn that is not recorded yet: the ids of its records are known from its own.
-        select t.turn_id, n.parts[2] from unnest(record_ids) r(id),
-            lateral (select regexp_match(r.id,
-                '^(.+):(user|assistant):(?:working|episodic)$') as parts) n
-        join afterturn.turns t on t.path = p_path and t.turn_id = n.parts[1]
-            and t.recorded_at is null),
+    with sides as materialized (select * from afterturn.sides_of(p_path, record_ids)),
     silenced as (
         update afterturn.turns t
         set query = case when s.heard ? 'user' then null else t.query end,
@@ -536,6 +571,8 @@ declare
     keeps boolean;
     named_session text;
     turn_ids text[];
+    heard_ids text[];  -- those of which something is named, and all of turn_ids
+    source_ids text[];  -- those of which what was learned elsewhere goes
     outside text[];
     alone text[] := array[p_path];
     outside_count integer := 0;
@@ -555,7 +592,9 @@ begin
     keeps := job.request ->> 'derived' is distinct from 'erase';
     named_session := job.request -> 'named' ->> 'session';
     turn_ids := afterturn.named_turns(p_path, job.request);
-    outside := afterturn.outside_paths(p_path, turn_ids, named_session);
+    heard_ids := afterturn.heard_turns(p_path, job.request);
+    source_ids := case when keeps then turn_ids else heard_ids end;
+    outside := afterturn.outside_paths(p_path, source_ids, named_session);
     -- What is only relinked outside needs the lock that every writer there takes, no more.
     if keeps then
         perform afterturn.lock_shared(
@@ -569,7 +608,9 @@ begin
     end if;
     -- Again, now that nobody can add to it.
     turn_ids := afterturn.named_turns(p_path, job.request);
-    if not afterturn.outside_paths(p_path, turn_ids, named_session) <@ outside then
+    heard_ids := afterturn.heard_turns(p_path, job.request);
+    source_ids := case when keeps then turn_ids else heard_ids end;
+    if not afterturn.outside_paths(p_path, source_ids, named_session) <@ outside then
         verdict := 'busy';
         return;
     end if;
@@ -605,7 +646,7 @@ begin
                 and q.path >= o.path and q.path < afterturn.under_end(o.path) offset 0) t))
     order by j.id for update;
 
-    perform afterturn.hold_pending(p_path, turn_ids, named_session, outside);
+    perform afterturn.hold_pending(p_path, source_ids, named_session, outside);
     for advanced in
         select o.path from unnest(array[p_path] || outside) o(path)
         order by afterturn.scope_key(o.path)
@@ -632,7 +673,10 @@ begin
         perform afterturn.forget_rest(p_id, p_path);
     end if;
     if named or cardinality(alone) > 1 then
-        perform afterturn.forget_derived(p_id, p_path, turn_ids, named_session, alone);
+        perform afterturn.forget_derived(p_id, p_path, heard_ids, named_session, alone);
+    end if;
+    if named then
+        perform afterturn.extract_again(p_path, heard_ids);
     end if;
     for advanced in
         select o.path from unnest(case when named then alone else alone[2:] end) o(path)
@@ -682,7 +726,7 @@ begin
     if job.request ->> 'derived' = 'erase' then
         insert into afterturn.erase_intents (path, job_id)
         select o.path, p_id from unnest(afterturn.lock_places(afterturn.outside_paths(
-            p_path, afterturn.named_turns(p_path, job.request),
+            p_path, afterturn.heard_turns(p_path, job.request),
             job.request -> 'named' ->> 'session'))) o(path)
         on conflict do nothing;
     end if;

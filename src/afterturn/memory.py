@@ -294,8 +294,9 @@ class Memory:
         """Erase what is named at exactly this scope: records, turns, a session.
 
         A record that is one side of a turn stands for the message: its other layer and that side
-        of the transcript go with it. Turns begun in the scope and not yet finished become stale;
-        those acknowledged before and not named are kept.
+        of the transcript go with it, and what was learned from the turn, unless it rests on other
+        turns, too; the side that is left is extracted again. Turns begun in the scope and not yet
+        finished become stale; those acknowledged before and not named are kept.
         """
         checked_scope(scope)
         named = _selection(record_ids, turn_ids, session)

@@ -181,6 +181,23 @@ class World:
             del self.facts[key]
         return self._learned(scope, is_named, derived)
 
+    def forget_record(self, scope: MemoryScope, record_id: str) -> None:
+        self.written.pop((scope.path, record_id), None)
+        self.facts.pop((scope.path, record_id), None)
+        moved = [scope]
+        for said in self.said.values():
+            if said.scope == scope and record_id.startswith(f"{said.turn_id}:"):
+                side = "query" if ":user:" in record_id else "answer"
+                if getattr(said, side) is None:
+                    continue
+                setattr(said, side, None)
+                learned = [
+                    k for k, f in self.facts.items() if f.source[:2] == (scope, said.turn_id)
+                ]
+                moved += [self.facts.pop(key).path for key in learned]
+                said.extracted = said.query is None and said.answer is None and said.extracted
+        self.advance(moved)
+
     def _learned(self, scope: MemoryScope, is_erased: Any, derived: Derived) -> int:
         taken = [k for k, f in self.facts.items() if is_erased(f.source)]
         moved = [scope]
@@ -418,16 +435,7 @@ class Machine(RuleBasedStateMachine):
         )
         record_id = data.draw(st.sampled_from([*here, "unknown"]), label="record")
         self.wait(self.other.forget_records(scope, record_ids=[record_id]))
-        world = self.world
-        world.written.pop((scope.path, record_id), None)
-        world.facts.pop((scope.path, record_id), None)
-        for said in world.said.values():
-            if said.scope == scope and record_id.startswith(f"{said.turn_id}:"):
-                if ":user:" in record_id:
-                    said.query = None
-                else:
-                    said.answer = None
-        world.advance([scope])
+        self.world.forget_record(scope, record_id)
 
     # -- what must hold
 

@@ -515,7 +515,7 @@ MUTANTS: Final = (
             Change(
                 FORGET,
                 "forget_final",
-                "perform afterturn.forget_derived(p_id, p_path, turn_ids, named_session, alone);",
+                "perform afterturn.forget_derived(p_id, p_path, heard_ids, named_session, alone);",
                 "null;",
             ),
         ),
@@ -566,7 +566,7 @@ MUTANTS: Final = (
             Change(
                 FORGET,
                 "forget_final",
-                "perform afterturn.hold_pending(p_path, turn_ids, named_session, outside);",
+                "perform afterturn.hold_pending(p_path, source_ids, named_session, outside);",
                 "null;",
             ),
         ),
@@ -599,6 +599,22 @@ MUTANTS: Final = (
             ),
         ),
         (f"{FORGETS}::test_a_fact_that_keeps_a_source_keeps_nothing_else_of_the_erased_turn",),
+    ),
+    Mutant(
+        "what was learned from a message that is erased",
+        ERASED,
+        (
+            Change(
+                FORGET,
+                "heard_turns",
+                "jsonb_array_elements_text(p_request -> 'named' -> 'record_ids'))) s",
+                "jsonb_array_elements_text(p_request -> 'named' -> 'turn_ids'))) s",
+            ),
+        ),
+        (
+            f"{FORGETS}::test_what_was_learned_from_a_named_message_goes_"
+            "and_the_other_is_read_again",
+        ),
     ),
     Mutant(
         "a flush that is never waited for",

@@ -516,6 +516,31 @@ async def test_a_message_that_is_named_before_it_is_recorded_is_never_recorded(
 
 
 @pytest.mark.parametrize("derived", ["erase", "keep"])
+@pytest.mark.parametrize("side", ["user", "assistant"])
+async def test_what_was_learned_from_a_named_message_goes_and_the_other_is_read_again(
+    desk: Desk, derived: Derived, side: str
+) -> None:
+    """Nobody knows which of the two a fact was learned from; another turn may hold it up."""
+    await desk.record(await desk.stage(CHAT_1, "t1", query="secret", answer="fine"))
+    await desk.record(await desk.stage(CHAT_1, "t2", query="another", answer=None))
+    own, up = fact(CHAT_1, "own", "own fact"), fact(ALICE, "up", "promoted fact")
+    both = fact(CHAT_1, "both", "said twice")
+    for turn_id, facts in (("t1", [own, up, both]), ("t2", [both])):
+        sources = (source(CHAT_1, turn_id),)
+        told = [each.model_copy(update={"sources": sources}) for each in facts]
+        await desk.extract(await desk.claim_extract(CHAT_1, turn_id), *told)
+    named = {"record_ids": [f"t1:{side}:episodic"], "turn_ids": []}
+    await desk.forget(CHAT_1, derived=derived, named=named)
+    learned = [text for _, text in await desk.texts() if text in {own.text, up.text, both.text}]
+    assert learned == ["promoted fact", "said twice"][derived == "erase" :]
+    again = await desk.claim_extract(CHAT_1, "t1")
+    assert (again.query, again.answer) == ((None, "fine") if side == "user" else ("secret", None))
+    assert await desk.extract(again) == "extracted 1"
+    rows = await desk.rows("select turn_id, outcome, extracted from afterturn.turns order by 1")
+    assert [tuple(row.values()) for row in rows] == [("t1", "done", 0), ("t2", "done", 1)]
+
+
+@pytest.mark.parametrize("derived", ["erase", "keep"])
 async def test_what_was_learned_in_very_many_scopes_goes_in_one_transaction(
     desk: Desk, derived: Derived
 ) -> None:

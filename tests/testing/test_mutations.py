@@ -404,8 +404,10 @@ def a_flush_publishes_everything(patch: pytest.MonkeyPatch) -> None:
 def a_strict_forget_takes_what_was_learned(patch: pytest.MonkeyPatch) -> None:
     original = ReferenceStore._unlearn
 
-    def unlearn(self: ReferenceStore, path: str, gone: Any, keeps: bool, counts: Any) -> Any:
-        return original(self, path, gone, False, counts)
+    def unlearn(
+        self: ReferenceStore, path: str, gone: Any, heard: Any, keeps: bool, counts: Any
+    ) -> Any:
+        return original(self, path, gone, heard, False, counts)
 
     patch.setattr(ReferenceStore, "_unlearn", unlearn)
 

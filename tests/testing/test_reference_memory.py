@@ -247,6 +247,20 @@ async def test_naming_a_record_takes_the_message(memory: ReferenceMemory) -> Non
     assert (said.query, said.answer) == (None, "I keep secrets.")
 
 
+async def test_naming_a_message_takes_what_was_learned_from_its_turn(
+    memory: ReferenceMemory,
+) -> None:
+    """Nobody knows from which side it was; the one that is left is read again."""
+    turn_id = await _said(memory, ALICE, "My secret is tea.", "I keep secrets.")
+    fact = _record(ALICE, "fact", sources=(Source(turn_id=turn_id, turn_path=ALICE.path),))
+    await memory.write(WriteRequest(scope=ALICE, records=(fact,), token=()))
+    await memory.drain(ALICE, in_process=True)
+    await memory.flush(ALICE)
+    await memory.forget_records(ALICE, record_ids=[f"{turn_id}:user:working"])
+    assert "fact" not in {r.record_id for r in await memory.list(ALICE)}
+    assert (await memory.status()).jobs["extract"].waiting == 1
+
+
 async def test_naming_a_session_takes_its_turns_alone(memory: ReferenceMemory) -> None:
     """The other session of the scope stays, and a turn under way is stale."""
     for session in ("one", "two"):

@@ -279,7 +279,11 @@ class ReferenceStore:
         keeps = job.request.get("derived", "keep") == "keep"
         counts: Counter[str] = Counter()
         gone = self._named_turns(path, named) if named is not None else None
-        outside, derived_outside = self._unlearn(path, gone, keeps, counts)
+        heard = gone
+        if gone is not None and named is not None:
+            sides = self._named_sides(path, frozenset(named["record_ids"]))
+            heard = gone | {turn_id for turn_id, _ in sides}
+        outside, derived_outside = self._unlearn(path, gone, heard, keeps, counts)
         if named is None:
             self._erase_subtree(path, counts)
             for held in self.schedules.values():
@@ -288,6 +292,7 @@ class ReferenceStore:
                     held.shown = held.shown.model_copy(update=gone_too)
         else:
             self._erase_named(path, named, gone or frozenset(), counts)
+            self._extract_again(path, heard or frozenset())
         generation = self.advance(path)
         for each in outside:
             self.advance(each)
@@ -325,12 +330,18 @@ class ReferenceStore:
         return frozenset(named["turn_ids"]) | of_session
 
     def _unlearn(
-        self, path: str, gone: frozenset[str] | None, keeps: bool, counts: Counter[str]
+        self,
+        path: str,
+        gone: frozenset[str] | None,
+        heard: frozenset[str] | None,
+        keeps: bool,
+        counts: Counter[str],
     ) -> tuple[set[str], int]:
         """Take the erased turns out of the sources of records that are not erased themselves.
 
-        `gone` are the turns of a named erase, None for a whole subtree. Returns the other scopes
-        touched, and how many records there were left standing because the erase `keeps` them.
+        `gone` are the turns of a named erase, `heard` these and those that lost a side, None for a
+        whole subtree. Returns the other scopes touched, and how many records there were left
+        standing because the erase `keeps` them.
         """
         outside: set[str] = set()
         kept: set[Key] = set()
@@ -338,7 +349,8 @@ class ReferenceStore:
             for key, record in list(table.items()):
                 if gone is None and covers(path, key[0]):
                     continue
-                left = tuple(s for s in record.sources if not _taken(s, path, gone))
+                taken = gone if keeps and key[0] != path else heard
+                left = tuple(s for s in record.sources if not _taken(s, path, taken))
                 if left == record.sources:
                     continue
                 if keeps and key[0] != path:
@@ -394,6 +406,17 @@ class ReferenceStore:
         if turn is not None:
             side = {"user": "query", "assistant": "answer"}[speaker]
             turn.said = StagedTurn(**{**vars(turn.said), side: None})
+
+    def _extract_again(self, path: str, turn_ids: frozenset[str]) -> None:
+        """What was learned from both sides of a turn is gone with one: the other is read again."""
+        for turn_id in turn_ids:
+            turn = self.turns.get((path, turn_id))
+            if (
+                turn is not None
+                and turn.outcome == "done"
+                and (turn.said.query or turn.said.answer)
+            ):
+                turn.outcome, turn.extracted = "waiting", None
 
     def _vouch_anew(self, path: str) -> None:
         """What was acknowledged before and not erased is not lost: it gets the numbers of now."""
