@@ -50,8 +50,13 @@ async def test_it_is_both_ports(library: Library) -> None:
 
 async def test_an_empty_scope_is_whole_and_empty(library: Library) -> None:
     """Nothing remembered is an answer, not an error and not a degradation."""
-    result = await library.retrieval(WordVectors()).retrieve(ask(ALICE))
-    assert (result.memories, result.dropped, result.degraded) == ((), (), ())
+    retrieval = library.retrieval(WordVectors())
+    for text in (
+        "tea", "", "Where does she live?", "Who is he?", "When was that?", "How many?",
+        "What did I say yesterday?",
+    ):  # fmt: skip
+        result = await retrieval.retrieve(ask(ALICE, text))
+        assert (result.memories, result.dropped, result.degraded) == ((), (), ()), text
 
 
 async def test_what_is_pending_is_not_seen_until_a_flush(library: Library) -> None:

@@ -16,6 +16,7 @@ from afterturn.retrieval import lexical
 from afterturn.retrieval.entries import Entry, Layers
 from afterturn.retrieval.lexical import Floats, Hits, Mask, Positions
 from afterturn.retrieval.rows import Row
+from afterturn.retrieval.segments import COLUMNS
 from afterturn.retrieval.selection import Selection, Slots, row_at
 from afterturn.retrieval.weights import Weights
 
@@ -102,7 +103,7 @@ class View:
 
     def column(self, name: str) -> NDArray[Any]:
         """One of the numeric columns of all ranked rows."""
-        return _joined([s.columns[name] for s in self.selections], np.float64)
+        return _joined([s.columns[name] for s in self.selections], COLUMNS[name])
 
     @property
     def vectors(self) -> int:
