@@ -17,6 +17,7 @@ async def main() -> None:
         print("handed over:", ticket.status)
         outcome = await ticket.wait(timeout=60)  # an agent would not wait
         print("recorded:", outcome.recorded, "learned:", outcome.extracted)
+        await memory.drain(alice, timeout=60)  # the vectors, too, so that the next step has them
 
 
 asyncio.run(main())

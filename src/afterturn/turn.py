@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -33,6 +34,8 @@ from afterturn.settings import Settings
 from afterturn.tickets import TurnTicket
 from afterturn.turns import StageStatus, TurnOutcome
 from afterturn.writes import Token
+
+logger = logging.getLogger(__name__)
 
 OnUnavailable = Literal["raise", "degrade"]
 
@@ -129,9 +132,11 @@ class Turn:
         """Hand the exchange over; it is durable when this returns, and the rest happens elsewhere.
 
         `names` are the speakers' names, the query's first. Again with the same scope and
-        `turn_id` is the same turn. Raises `StaleTurn` when the scope was erased since the turn
-        began, `ErasePending` while an erase stands, `MemoryUnavailable` when the outcome is
-        unknown (finish again). With `on_unavailable="degrade"` the ticket's status says so.
+        `turn_id` is the same turn: what was handed over first stands, this text is not kept, the
+        ticket is `known` and a warning is logged. Raises `StaleTurn` when the scope was erased
+        since the turn began, `ErasePending` while an erase stands, `MemoryUnavailable` when the
+        outcome is unknown (finish again). With `on_unavailable="degrade"` the ticket's status says
+        so.
         """
         if self._abandoned:
             raise MemoryContractError(
@@ -202,6 +207,9 @@ class Turn:
             raise StaleTurn(
                 "The turn began before an erase that covers its scope", hint="Begin a new turn."
             )
+        if verdict == "known":
+            # The id alone: whether it was said in other words is not asked.
+            logger.warning("turn %s was handed over before; what it said then stands", self.turn_id)
         return self._ticket("staged", "", known=verdict == "known")
 
     def _ticket(self, status: StageStatus, reason: str, *, known: bool = False) -> TurnTicket:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .command import CommandLine
+from .command import CommandLine, Outcome
 
 NOBODY = "postgresql://someone:secret@127.0.0.1:1/memory"
 NEEDS_THE_DATABASE = [
@@ -55,3 +55,10 @@ def test_without_servers_and_binaries_every_command_says_what_to_set(tmp_path: P
     outcome = nowhere.run("flush", "acme")
     assert outcome.code == 1
     assert "AFTERTURN_DATABASE_URL" in outcome.error
+
+
+def test_ctrl_c_before_it_has_begun_is_no_news(tmp_path: Path) -> None:
+    """It ends at once, without a word and least of all a stack."""
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
+    outcome = CommandLine().installed("up", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert outcome == Outcome(130, "", "")

@@ -48,8 +48,10 @@ def test_it_writes_to_a_file(
 
 
 def test_nothing_held_is_an_empty_export(alone: CommandLine) -> None:
-    """A scope that was never used is no error."""
-    assert alone.run("export", "nobody").stdout == ""
+    """A scope that was never used, or is misspelt, is no error, and is not silent either."""
+    outcome = alone.run("export", "nobody")
+    assert (outcome.code, outcome.stdout) == (0, "")
+    assert outcome.error == "nothing is held under v1/nobody"
 
 
 def test_a_standing_erase_forbids_the_export(

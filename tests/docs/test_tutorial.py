@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shutil
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from afterturn import Memory, MemoryScope, Settings, embedded
+from afterturn import embedded
 from tests.docs.pages import DOCS, blocks
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow]
@@ -76,17 +75,10 @@ def test_the_programs_print_what_the_page_shows(environment: dict[str, str]) -> 
         )
         assert (done.returncode, done.stderr) == (0, ""), name
         assert _undated(done.stdout) == _undated(printed), name
-        asyncio.run(_settled(Path(environment["AFTERTURN_HOME"])))  # a reader is not that fast
     done = subprocess.run(
         [AFTERTURN, "erased", "acme/alice"], env=environment, capture_output=True, text=True
     )
     assert "she asked" in done.stdout
-
-
-async def _settled(home: Path) -> None:
-    """Until the vectors are there, too."""
-    async with Memory(Settings(home=home)) as memory:
-        await memory.drain(MemoryScope.of("acme"), timeout=60)
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])

@@ -442,13 +442,18 @@ async def test_an_abandoned_turn_leaves_nothing_and_stays_abandoned(memory: Memo
     assert (await finished.finish("a", "b")).known
 
 
-async def test_a_turn_that_is_known_says_so_and_keeps_its_text(memory: Memory) -> None:
-    """The same id in the same scope is the same turn; in another scope it is another."""
+async def test_a_turn_that_is_known_says_so_and_keeps_its_text(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same id in the same scope is the same turn; in another scope it is another. The log has
+    its id and no word of either text."""
     tickets = []
     for scope, text in ((ALICE, "first"), (ALICE, "second"), (ALICE.root, "third")):
         async with memory.turn(scope, turn_id="t") as turn:
             tickets.append(await turn.finish(text, None))
     assert [ticket.known for ticket in tickets] == [False, True, False]
+    said = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert said == ["turn t was handed over before; what it said then stands"]
     await memory.flush(ALICE.root)
     assert [turn.query for turn in await memory.transcript(ALICE)] == ["first"]
     assert [turn.query for turn in await memory.transcript(ALICE.root)] == ["third"]

@@ -1,5 +1,5 @@
 """`python -m afterturn.cli`, where the command itself is not on the path."""
 
-from afterturn.cli.group import main
+from afterturn.command import run
 
-main(prog_name="afterturn")
+run()

@@ -32,14 +32,15 @@ def export(scope: MemoryScope, output: IO[bytes]) -> None:
     """Write everything held under SCOPE as JSON lines in UTF-8.
 
     Turns as they were said come first, then records, waiting ones included; `kind` is `turn` or
-    `record`. Rows are streamed, so memory stays bounded.
+    `record`. Rows are streamed, so memory stays bounded. Where nothing is held, stderr says so.
     """
     from afterturn.settings import Settings
 
-    asyncio.run(_export(scope, output, database_settings(Settings.load())))
+    if not asyncio.run(_export(scope, output, database_settings(Settings.load()))):
+        click.echo(f"nothing is held under {scope}", err=True)
 
 
-async def _export(scope: MemoryScope, output: IO[bytes], settings: Settings) -> None:
+async def _export(scope: MemoryScope, output: IO[bytes], settings: Settings) -> int:
     import json
 
     from afterturn.database import Database
@@ -47,10 +48,13 @@ async def _export(scope: MemoryScope, output: IO[bytes], settings: Settings) -> 
     from afterturn.records import MemoryRecord
 
     database = Database(str(settings.database_url), settings, pool_size=1)
+    rows = 0
     try:
         async for item in Reading(database).export(scope):
             kind = "record" if isinstance(item, MemoryRecord) else "turn"
             row = {"kind": kind, **item.model_dump(mode="json")}
             output.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+            rows += 1
     finally:
         await database.close()
+    return rows
