@@ -47,23 +47,22 @@ class Parts:
 
     def __init__(self, count: int) -> None:
         self._rows = np.empty((self._MOST, count))
-        self._weights: list[float] = []
         self.names: list[str] = []
 
     @property
     def values(self) -> NDArray[np.float64]:
-        """float64 [names, count], not weighted."""
+        """float64 [names, count]."""
         return self._rows[: len(self.names)]
 
     def add(self, name: str, weight: float, values: NDArray[Any]) -> None:
-        """One more signal."""
-        self._rows[len(self.names)] = values
+        """One more signal: the values by its weight."""
+        np.multiply(values, weight, out=self._rows[len(self.names)])
         self.names.append(name)
-        self._weights.append(weight)
 
     def total(self) -> Floats:
         """What all of them add."""
-        return np.asarray(np.array(self._weights) @ self.values)
+        # Not a BLAS product: its threads cost more than they gain on so little.
+        return np.asarray(np.add.reduce(self.values))
 
     def beside_mean(self, places: Slots, among: int) -> NDArray[np.float64]:
         """What they add at some places, against the mean of `among`: [names, places].
@@ -71,16 +70,14 @@ class Parts:
         Those of them that are not here have nothing added.
         """
         means = np.add.reduce(self.values, axis=1, keepdims=True) / among
-        added = self.values.take(places, axis=1) - means
-        added *= np.array(self._weights)[:, None]
-        return added
+        return np.asarray(self.values.take(places, axis=1) - means)
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
     """The candidates' `positions` in the view, ascending, with scores aligned.
 
-    `own` are the signals of all positions, `around` those of the candidates; `scale`
+    `own` are the weighted signals of all positions, `around` those of the candidates; `scale`
     brings them to standard deviations. `order_key` and `happened_at` are of all positions.
     """
 
@@ -96,7 +93,7 @@ class Ranking:
         """The places of the best `count` candidates, best first; newer first among equals."""
         scores = self.scores
         # All that ties with the last place takes part, so that the cut is no accident.
-        chosen = np.flatnonzero(scores >= _largest(scores, count)) if count < len(scores) else None
+        chosen = _largest(scores, count) if 0 < count < len(scores) else None
         rows = self.positions if chosen is None else self.positions.take(chosen)
         found = scores if chosen is None else scores.take(chosen)
         order = np.lexsort((self.order_key[rows], -self.happened_at[rows], -found))[:count]
@@ -156,11 +153,11 @@ def _own(
     """
     own = Parts(len(view))
     scores = lexical.bm25(hits, view.piece_lengths, view.mean_length, k1=weights.k1, b=weights.b)
-    evidence = signals.standardised(view.best_piece(scores))
+    evidence = signals.standardise(view.best_piece(scores))
     own.add("lexical", weights.lexical, evidence)
     if cue.vector is not None:
         known = None if view.vectors == len(view) else view.has_vector
-        cosines = signals.standardised(view.cosines(cue.vector), known)
+        cosines = signals.standardise(view.cosines(cue.vector), known)
         own.add("vector", weights.vector, cosines)
         cosines *= _VECTOR_TO_LEXICAL  # in place: an array as long as the scope is slow to come by
         evidence += cosines
@@ -183,22 +180,27 @@ def _own(
 def _candidates(base: Floats, reach: int) -> Slots:
     if len(base) <= reach:
         return np.arange(len(base))
-    best = np.flatnonzero(base >= _largest(base, reach))
+    best = _largest(base, reach)
     chosen = np.zeros(len(base) + 1, dtype=np.bool_)
     for beside in (best, best - 1, best + 1):
         chosen[beside] = True  # before the first is the one too many at the end
     return np.flatnonzero(chosen[:-1])
 
 
-def _largest(values: Floats, count: int) -> float:
-    """The `count`-th largest of more values than that."""
+def _largest(values: Floats, count: int) -> Slots:
+    """Where the `count` largest of more values are, with all that tie with the last of them."""
     if len(values) > _SAMPLED_FROM * count and len(values) > _SAMPLE:
         # Twice as many as wanted lie above what this share of a sample does: sort out among them.
         sample = values[:: len(values) // _SAMPLE]
         share = min(2 * count * len(sample) // len(values) + 8, len(sample))
-        above = values[values >= np.partition(sample, -share)[-share]]
-        values = above if len(above) >= count else values
-    return float(np.partition(values, -count)[-count])
+        above = np.flatnonzero(values >= np.partition(sample, -share)[-share])
+        if len(above) >= count:
+            return above.compress(_among_largest(values.take(above), count))
+    return np.flatnonzero(_among_largest(values, count))
+
+
+def _among_largest(values: Floats, count: int) -> Mask:
+    return np.asarray(values >= np.partition(values, -count)[-count])
 
 
 def _around(

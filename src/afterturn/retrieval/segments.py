@@ -57,8 +57,9 @@ class Segment:
     """Rows with everything that ranking needs of them; arrays are aligned with the `count` rows.
 
     `vectors` float32 [rows, dim] of unit length, zeros where `has_vector` is false, and [rows, 0]
-    without an embedder. `columns` is of dtype `COLUMNS`, times in seconds since the epoch,
-    layers as positions in `LAYERS`; `speaker` is a position in `speaker_names`, -1 for none.
+    without an embedder; `vector_sum` float64 [dim]. `columns` is of dtype `COLUMNS`, times in
+    seconds since the epoch, layers as positions in `LAYERS`; `speaker` is a position in
+    `speaker_names`, -1 for none.
     """
 
     rows: tuple[Row, ...]
@@ -66,6 +67,7 @@ class Segment:
     count: int
     lexical: LexicalIndex
     vectors: NDArray[np.float32]
+    vector_sum: NDArray[np.float64]
     has_vector: Mask
     columns: NDArray[np.void]
     speaker: Positions
@@ -105,7 +107,19 @@ def thin(
     names, speaker = _speakers(rows)
     index = _index(rows, words)
     size = index.nbytes + vectors.nbytes + columns.nbytes
-    return Segment((), {}, len(rows), index, vectors, has_vector, columns, speaker, names, size)
+    return Segment(
+        rows=(),
+        slots={},
+        count=len(rows),
+        lexical=index,
+        vectors=vectors,
+        vector_sum=vectors.sum(axis=0, dtype=np.float64),
+        has_vector=has_vector,
+        columns=columns,
+        speaker=speaker,
+        speaker_names=names,
+        nbytes=size,
+    )
 
 
 def _index(rows: Sequence[Row], words: frozenset[str] | None = None) -> LexicalIndex:
@@ -212,6 +226,7 @@ def _segment(
         count=len(rows),
         lexical=index,
         vectors=vectors,
+        vector_sum=vectors.sum(axis=0, dtype=np.float64),
         has_vector=has_vector,
         columns=columns,
         speaker=speaker,

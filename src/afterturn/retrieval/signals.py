@@ -29,21 +29,20 @@ _SET_TERMS: Final = 8
 _SETS: Final = (np.arange(1 << _SET_TERMS)[:, None] >> np.arange(_SET_TERMS) & 1).astype(np.float64)
 
 
-def standardised(values: Floats, known: Mask | None = None) -> Floats:
-    """Deviations from the mean in standard deviations; zeros where all values are equal.
+def standardise(values: Floats, known: Mask | None = None) -> Floats:
+    """Turn values, in place, into standard deviations from their mean; zeros where all are equal.
 
     With `known`, mean and deviation are those of the known values, and the others count as
     average: a record without a vector is neither favoured nor pushed down.
     """
     if known is not None:
-        spread_out = np.zeros(len(values))
-        spread_out[known] = standardised(values[known])
-        return spread_out
-    if not len(values):
-        return np.zeros(0)
-    deviations: Floats = values - np.add.reduce(values) / len(values)
-    deviations *= per_spread(deviations)
-    return deviations
+        of_known = standardise(values[known])
+        values[:] = 0.0
+        values[known] = of_known
+    elif len(values):
+        values -= np.add.reduce(values) / len(values)
+        values *= per_spread(values)
+    return values
 
 
 def per_spread(deviations: Floats) -> float:
@@ -108,7 +107,7 @@ def session_lexical(view: View, hits: Hits, at: Slots, *, k1: float, b: float) -
     sessions = view.session_of.take(view.owners(hits.documents))
     mean = view.mean_session_length
     scores = lexical.grouped_bm25(hits, sessions, view.session_lengths, mean, k1=k1, b=b)
-    return standardised(scores).take(view.session_of.take(at))
+    return standardise(scores).take(view.session_of.take(at))
 
 
 def recency(happened_at: Floats, now: float, half_life_days: float) -> Floats:

@@ -20,7 +20,7 @@ from afterturn.retrieval.segments import COLUMNS
 from afterturn.retrieval.selection import Selection, Slots, row_at
 from afterturn.retrieval.weights import Weights
 
-_COSINE_DECIMALS: Final = 5
+_COSINE_UNITS: Final = 1e5
 
 
 class View:
@@ -146,25 +146,21 @@ class View:
     def cosines(self, vector: NDArray[np.float32]) -> Floats:
         """Cosine of each ranked row with the vector, both seen from the centre of their entry.
 
-        0 where a row has no vector.
+        In units of the fifth decimal, 0 where a row has no vector; the caller owns the array.
         """
         found = []
         for entry, selection in zip(self.entries, self.selections, strict=True):
-            products = [part.segment.vectors @ vector for part in entry.parts]
-            product = products[0] if len(products) == 1 else np.concatenate(products)
             away = vector - selection.centre
+            products = [part.segment.vectors @ away for part in entry.parts]
+            product = products[0] if len(products) == 1 else np.concatenate(products)
             cosine = product.take(selection.slots)
-            cosine -= selection.along
             cosine -= away @ selection.centre
             cosine *= selection.nearness
-            cosine *= np.float32(1.0 / (math.sqrt(away @ away) or 1.0))
+            cosine *= np.float32(_COSINE_UNITS / (math.sqrt(away @ away) or 1.0))
+            # Matrix products differ in the last bits with the shape of the matrix.
+            np.rint(cosine, out=cosine)
             found.append(cosine)
-        # Matrix products differ in the last bits with the shape of the matrix.
-        scale = 10.0**_COSINE_DECIMALS
-        rounded: Floats = np.multiply(_joined(found, np.float32), scale, dtype=np.float64)
-        np.rint(rounded, out=rounded)
-        rounded /= scale
-        return rounded
+        return _joined(found, np.float32).astype(np.float64)
 
     def names(self) -> tuple[str, ...]:
         """The names of everybody who speaks in what is ranked."""
