@@ -24,6 +24,7 @@ STEPPED: Final = "tests/pipeline/test_interleavings.py"
 ORDER: Final = "tests/pipeline/test_order.py"
 STAGING: Final = "tests/pipeline/test_staging.py"
 PROMISES: Final = "tests/erase/test_promises.py"
+STANDING: Final = "tests/erase/test_standing.py"
 SEAMS: Final = "tests/erase/test_seams.py"
 CIRCLES: Final = "tests/erase/test_circles.py"
 REEMBED: Final = "tests/erase/test_reembed.py"
@@ -288,8 +289,10 @@ MUTANTS: Final = (
             Change(
                 LEDGER,
                 "flush_chunk",
-                "from afterturn.move_content(paths, false) m",
-                "from (select distinct p as path, 1::bigint as content from unnest(paths) p) m",
+                """from afterturn.move_content(
+            case when moved < p_limit then paths || p_path else paths end, false) m;""",
+                """from (select distinct p as path, 1::bigint as content
+                from unnest(paths || p_path) p) m;""",
             ),
             Change(
                 LEDGER,
@@ -615,6 +618,19 @@ MUTANTS: Final = (
             f"{FORGETS}::test_what_was_learned_from_a_named_message_goes_"
             "and_the_other_is_read_again",
         ),
+    ),
+    Mutant(
+        "the look at intents before a model is shown anything",
+        SERVED,
+        (
+            Change(
+                "src/afterturn/jobs/ledger.py",
+                "",
+                "where afterturn.erasing(afterturn.covering(p.path))\n",
+                "where false\n",
+            ),
+        ),
+        (f"{STANDING}::test_work_under_a_standing_erase_waits_without_being_looked_at",),
     ),
     Mutant(
         "a flush that is never waited for",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -54,6 +54,10 @@ from afterturn.claim_embed($1::bigint[], $2) c
 _APPLY_EMBED = """
 select afterturn.apply_embed($1, $2, $3, $4::text[], $5::bigint[], $6::bytea[], $7, $8)
 """
+_UNDER_ERASE = """
+select p.path from (select distinct unnest($1::text[]) as path) p
+where afterturn.erasing(afterturn.covering(p.path))
+"""
 _CLAIM_LIFECYCLE = """
 select c.*, case when c.attempts > 1 then (
         select j.lease_token is not null and j.ready_at <= afterturn.clock()
@@ -66,6 +70,8 @@ _UNBLOCK = "select * from afterturn.unblock($1, $2)"
 _KIND_OF = "select id, kind from afterturn.jobs where id = any($1::bigint[])"
 _UNBLOCK_BATCH = 1_000
 _UNBLOCK_TRIES = 10
+_ERASE_WAIT = timedelta(seconds=1)
+_ALWAYS = timedelta(days=36_500)
 
 
 @dataclass(frozen=True)
@@ -256,6 +262,27 @@ class Ledger:
                 self._settings.max_attempts,
             )
         )
+
+    async def under_erase(self, stored_paths: Collection[str]) -> set[str]:
+        """Those of the paths that a standing erase covers."""
+        rows = await self._database.rows(_UNDER_ERASE, list(stored_paths))
+        return {row["path"] for row in rows}
+
+    async def put_off(self, leases: Sequence[Lease]) -> None:
+        """Give turn or embed jobs back for a moment because an erase stands: no attempt is counted.
+
+        The erase takes them, or takes what they hold and makes them free.
+        """
+        for lease in leases:
+            await self._database.value(
+                _DEFER_TURN,
+                lease.job_id,
+                lease.token,
+                "",
+                _ERASE_WAIT,
+                _ALWAYS,
+                self._settings.max_attempts,
+            )
 
     async def count_usage(
         self, stored_path: str, leases: Sequence[Lease], usage: TokenUsage

@@ -34,7 +34,10 @@ class EmbedStep:
         self._embedder = embedder
 
     async def embed(self, job: ClaimedJob, tally: Tally) -> None:
-        """Embed what lacks a vector at the job's path, in batches, and end the job."""
+        """Embed what lacks a vector at the job's path, in batches, and end the job.
+
+        Nothing under a standing erase is shown to the embedder.
+        """
         try:
             while not await self._batch(job, tally):
                 pass
@@ -44,6 +47,8 @@ class EmbedStep:
 
     async def _batch(self, job: ClaimedJob, tally: Tally) -> bool:
         """One batch; True when the job has ended or is no longer ours."""
+        if await self._ledger.under_erase([job.stored_path]):
+            return await self._put_off(job, tally)
         rows = await self._database.rows(_LACKING, job.stored_path, BATCH)
         if self._embedder is None:
             rows = []
@@ -70,9 +75,7 @@ class EmbedStep:
             last=last,
         )
         if verdict == "erasing":
-            await self._ledger.release([job.lease])
-            tally.applied("embed", "erasing", job.lease.job_id)
-            return True
+            return await self._put_off(job, tally)
         if verdict == "lost":
             tally.applied("embed", "lost", job.lease.job_id)
             return True
@@ -80,3 +83,8 @@ class EmbedStep:
         if last:
             tally.done("embed", job.lease.job_id)
         return last
+
+    async def _put_off(self, job: ClaimedJob, tally: Tally) -> bool:
+        await self._ledger.put_off([job.lease])
+        tally.applied("embed", "erasing", job.lease.job_id)
+        return True

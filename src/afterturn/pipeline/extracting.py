@@ -106,20 +106,32 @@ class ExtractionStep:
         shown = [turn for turn in turns if turn.staged_at is not None]
         gone = [[turn] for turn in turns if turn.staged_at is None]
         calls = [shown] if self._shares_calls and shown else [[turn] for turn in shown]
-        running = {asyncio.create_task(self._learn(call)): call for call in calls}
+        running = await self._begin(calls, tally)
         self._under_way[turns[0].lease.job_id] = time.monotonic()
         try:
             await self._apply([(call, Extracted()) for call in gone], tally)
             while running:
                 ready, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 ended = [(running.pop(task), task.result()) for task in ready]
-                for call in await self._apply(ended, tally):
-                    running[asyncio.create_task(self._learn(call))] = call
+                running |= await self._begin(await self._apply(ended, tally), tally)
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             self._under_way.pop(turns[0].lease.job_id, None)
+
+    async def _begin(
+        self, calls: Sequence[Call], tally: Tally
+    ) -> dict[asyncio.Task[Extracted], Call]:
+        """Make the calls, but for those under a standing erase: their text is shown to nobody."""
+        erasing = await self._ledger.under_erase({call[0].stored_path for call in calls})
+        for call in calls:
+            if call[0].stored_path in erasing:
+                await self._ledger.put_off([turn.lease for turn in call])
+                for turn in call:
+                    tally.applied("extract", "erasing", turn.lease.job_id)
+        shown = [call for call in calls if call[0].stored_path not in erasing]
+        return {asyncio.create_task(self._learn(call)): call for call in shown}
 
     async def _learn(self, call: Call) -> Extracted:
         if self._extractor is None:
