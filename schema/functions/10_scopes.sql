@@ -57,6 +57,12 @@ begin
     return (select afterturn.keyed(i.hash_key, path) from afterturn.installation i);
 end $$;
 
+-- The keyed hash of a turn, record or session at a path. No path ends like this.
+create or replace function afterturn.named_key(p_path text, p_kind text, p_name text) returns text
+language sql stable as $$
+    select encode(afterturn.scope_key(p_path || p_kind || ':' || p_name), 'hex')
+$$;
+
 -- 1 bit of space (0 mutations, 1 enqueuing), 3 bits of depth, 60 bits of hash: ascending keys of
 -- a space are ascending depths, and a path never collides with its own ancestor.
 create or replace function afterturn.lock_key(space integer, path text) returns bigint

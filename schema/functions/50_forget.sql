@@ -214,7 +214,8 @@ language sql stable as $$
     where p_turn_ids is null and s.turn_path = afterturn.link(p_path, 'under')
     union all
     select s.* from afterturn.memory_sources s
-    where s.turn_path = afterturn.link(p_path, 'turn') and s.turn_id = any(p_turn_ids)
+    where s.turn_path = afterturn.link(p_path, 'turn') and s.turn_id = any(p_turn_ids || array(
+        select afterturn.named_key(p_path, 'turn', t.id) from unnest(p_turn_ids) t(id)))
     union all
     select s.* from afterturn.memory_sources s
     where s.turn_path = afterturn.link(p_path, 'session ' || p_session)
@@ -305,7 +306,8 @@ end $$;
 
 -- With `derived = "keep"`: what was learned outside stays and stands on its other sources, or on
 -- none. In place of the erased ones it keeps links (to every scope that covers the turn and not
--- the record, to the turn, to its session), by which a later erase of any of these finds it.
+-- the record, to the turn, to its session), by which a later erase of any of these finds it. The
+-- turn's id is a keyed hash there, too.
 create or replace function afterturn.keep_derived(
     p_path text, p_turn_ids text[], p_session text) returns void
 language plpgsql set plan_cache_mode = force_generic_plan as $$
@@ -326,7 +328,8 @@ begin
         from cut c),
     linked as (
         insert into afterturn.memory_sources (path, record_id, pending, turn_path, turn_id)
-        select d.path, d.record_id, d.pending, l.link, d.turn_id from said d, lateral (
+        select d.path, d.record_id, d.pending, l.link,
+            afterturn.named_key(d.turn_path, 'turn', d.turn_id) from said d, lateral (
             select afterturn.link(v.path, 'under')
             from unnest(afterturn.covering(d.turn_path)) v(path)
             where not v.path = any(afterturn.covering(d.path))

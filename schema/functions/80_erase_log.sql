@@ -67,12 +67,6 @@ language sql as $$
         completed_at, counts, what, detail)
 $$;
 
--- The keyed hash of a turn, record or session at a path. No path ends like this.
-create or replace function afterturn.named_key(p_path text, p_kind text, p_name text) returns text
-language sql stable as $$
-    select encode(afterturn.scope_key(p_path || p_kind || ':' || p_name), 'hex')
-$$;
-
 -- What an entry says beyond its scope, so that a restored database can be brought after it: what
 -- became of what was learned, and the hashes of what was named. An erase that repeats another says
 -- what that one said (`logged`), and which it was.

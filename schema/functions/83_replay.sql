@@ -29,13 +29,18 @@ create or replace function afterturn.named_again(p_path text, p_detail jsonb) re
 language sql stable as $$
     select jsonb_strip_nulls(jsonb_build_object(
         'turn_ids', (
-            select coalesce(jsonb_agg(t.turn_id order by t.turn_id), '[]') from (
-                select w.turn_id from afterturn.turns w where w.path = p_path
-                union select m.turn_id from afterturn.memories m
-                    where m.turn_path = p_path and m.turn_id is not null
+            select coalesce(jsonb_agg(n.turn_id order by n.turn_id), '[]') from (
+                select t.turn_id from (
+                    select w.turn_id from afterturn.turns w where w.path = p_path
+                    union select m.turn_id from afterturn.memories m
+                        where m.turn_path = p_path and m.turn_id is not null
+                    union select s.turn_id from afterturn.memory_sources s
+                        where s.turn_path = p_path) t
+                where p_detail -> 'turns' ? afterturn.named_key(p_path, 'turn', t.turn_id)
+                -- Of what was kept elsewhere the id is such a key.
                 union select s.turn_id from afterturn.memory_sources s
-                    where s.turn_path in (p_path, afterturn.link(p_path, 'turn'))) t
-            where p_detail -> 'turns' ? afterturn.named_key(p_path, 'turn', t.turn_id)),
+                    where s.turn_path = afterturn.link(p_path, 'turn')
+                        and p_detail -> 'turns' ? s.turn_id) n),
         'record_ids', (
             select coalesce(jsonb_agg(r.record_id order by r.record_id), '[]') from (
                 select m.record_id from afterturn.memories m where m.path = p_path

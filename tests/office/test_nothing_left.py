@@ -8,6 +8,7 @@ import json
 import os
 import urllib.request
 import uuid
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import asyncpg
@@ -16,9 +17,13 @@ import redis
 from pydantic import SecretStr
 
 from afterturn.compact import compact
+from afterturn.errors import StaleTurn
+from afterturn.lifecycle import Derived
 from afterturn.memory import Memory
+from afterturn.records import MemoryLayer, MemoryRecord, Source
 from afterturn.scope import MemoryScope
 from afterturn.settings import Settings
+from afterturn.writes import WriteRequest
 from tests.fleet.conftest import broker, directory
 from tests.fleet.running import Valkey, any_port, wait_until
 from tests.office.fleet import running_fleet
@@ -34,12 +39,16 @@ pytestmark = [
     ),
 ]
 
-ALICE = MemoryScope.of("acme", "alice")
+ACME = MemoryScope.of("acme")
 _LOGIN = "me:password"
 
 
-def test_an_erased_word_is_nowhere(settings: Settings, broker: Valkey, directory: Path) -> None:
-    """Database files, the log of writes, the broker, Flower's pages and its API, every log."""
+@pytest.mark.parametrize("derived", ["erase", "keep"])
+def test_an_erased_word_is_nowhere(
+    settings: Settings, broker: Valkey, directory: Path, derived: Derived
+) -> None:
+    """Database files, the log of writes, the broker, Flower's pages and its API, every log. The
+    word was said, and it is in the names of the scope, of its turns and of their session."""
     marker = f"quetzal{uuid.uuid4().hex}"
     settings = settings.model_copy(
         update={
@@ -58,7 +67,7 @@ def test_an_erased_word_is_nowhere(settings: Settings, broker: Valkey, directory
         fleet.flower()
         fleet.worker()
         fleet.beat()
-        asyncio.run(_live_and_forget(settings, marker))
+        asyncio.run(_live_and_forget(settings, marker, derived))
         pages = _flower(settings.flower_port)
         assert len(pages) > 8
         assert any("forgot 1" in page for page in pages.values())
@@ -72,19 +81,43 @@ def test_an_erased_word_is_nowhere(settings: Settings, broker: Valkey, directory
     assert files_with(settings.home, marker) == []
 
 
-async def _live_and_forget(settings: Settings, marker: str) -> None:
+async def _live_and_forget(settings: Settings, marker: str, derived: Derived) -> None:
+    scope, session = ACME.child(f"alice-{marker}").child("chat"), f"s-{marker}"
     async with Memory(settings) as memory:
         for number in range(3):
             turn_id = f"t{number}-{marker}"
-            async with memory.turn(ALICE, session=f"s-{marker}", turn_id=turn_id) as turn:
+            async with memory.turn(scope, session=session, turn_id=turn_id) as turn:
                 await turn.retrieve(f"what about {marker}?")
                 ticket = await turn.finish(
                     f"My name is {marker} and I live in {marker}.", marker, metadata={"m": marker}
                 )
             await ticket.wait(timeout=45)
-        found = await memory.transcript(ALICE)
+        found = await memory.transcript(scope)
         assert marker in (found[0].query or "")
-        await memory.forget(ALICE)
+        learned = MemoryRecord(
+            record_id="learned",
+            text="somebody likes tea",
+            scope_path=ACME.path,
+            layer=MemoryLayer.SEMANTIC,
+            origin="app",
+            metadata={"session": session},
+            sources=(Source(turn_id=turn_id, turn_path=scope.path),),
+        )
+        await memory.write(WriteRequest(scope=ACME, records=(learned,)))
+        await memory.flush(ACME)
+        await memory.schedule_forget(scope, at=datetime.now(UTC) + timedelta(days=1))
+        late = await memory.begin_turn(scope, session=session)
+        await memory.forget(ACME.child(f"alice-{marker}"), derived=derived)
+        with pytest.raises(StaleTurn):
+            await late.finish(marker, marker)
+        receipt = await memory.write(
+            WriteRequest(
+                scope=ACME, records=(learned,), token=(await memory.begin_turn(ACME)).token
+            )
+        )
+        assert receipt.outcomes[0].status == "refused"
+        kept = [record.record_id for record in await memory.list(ACME)]
+        assert kept == (["learned"] if derived == "keep" else [])
 
 
 async def _value(url: str, statement: str) -> str:
