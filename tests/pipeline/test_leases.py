@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from afterturn.database import Database
 from afterturn.jobs.rings import RingPublisher
@@ -206,3 +210,30 @@ async def test_records_outside_the_turns_scope_and_ancestors_are_refused(desk: D
     told = await desk.extract(turn, fact(CHAT_2, "f", "elsewhere"))
     assert told == "refused: record outside the scope"
     assert {path for path, _ in await desk.texts()} == {CHAT_1.stored_path}
+
+
+async def test_an_embed_job_that_somebody_adds_to_is_waited_for(
+    desk: Desk, database: Database, settings: Settings, quiet: RingPublisher
+) -> None:
+    """Who adds records to a waiting job holds its row and does not ring: the ring that came before
+    finds it a moment later, and not only the next sweep."""
+
+    class Flat:
+        model_id, dim = "flat", 2
+
+        def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            return np.ones((len(texts), 2), dtype=np.float32)
+
+    runner = Runner(database, settings, quiet, None, Flat())
+    await desk.record(await desk.stage(CHAT_1, "t1"))
+    enqueue = "select e from afterturn.enqueue_embed(array[$1]) e"
+    job_id = await desk.value("select id from afterturn.jobs where kind = 'embed'")
+    async with desk.database.connection() as conn:
+        adding = conn.transaction()
+        await adding.start()
+        await conn.fetch(enqueue, CHAT_1.stored_path)
+        embedding = asyncio.create_task(runner.run("embed", [job_id]))
+        await asyncio.wait({embedding}, timeout=0.1)
+        assert not embedding.done()
+        await adding.commit()
+    assert await embedding == "embedded 4"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -35,6 +36,11 @@ _FREE_LOST = "select afterturn.free_lost($1::bigint[], $2)"
 _PRUNE = "select afterturn.prune_jobs($1, $2)"
 _CLAIM_EMBEDDER = "select * from afterturn.claim_embedder($1, $2)"
 _STANDING_EMBEDDER = "select * from afterturn.standing_embedder()"
+_EMBED_WAITS = """
+select exists (select from afterturn.jobs
+    where id = any($1::bigint[]) and kind = 'embed' and finished_at is null
+        and lease_token is null and ready_at <= afterturn.clock())
+"""
 _BLOCKER = """
 select blocked_by, finished_at is not null as ended from afterturn.jobs where id = $1
 """
@@ -45,6 +51,7 @@ PRUNED_AT_ONCE: Final = 1_000
 PRUNE_EVERY_SECONDS: Final = 60.0
 LIFECYCLE_AT_ONCE: Final = 3
 EMBED_EVERY_SECONDS: Final = 1.0
+EMBED_PATIENCE_SECONDS: Final = 2.0
 
 
 class Runner:
@@ -206,10 +213,15 @@ class Runner:
                 await self._run_embeds((), tally)
 
     async def _run_embeds(self, ids: Sequence[int], tally: Tally) -> None:
-        until = time.monotonic() + RUN_SECONDS
-        while not self._stopping() and time.monotonic() < until:
+        began = time.monotonic()
+        while not self._stopping() and time.monotonic() < began + RUN_SECONDS:
             job = await self._ledger.claim_embed(ids)
             if job is None:
+                # Who adds to a waiting job holds its row for a moment, and does not ring again.
+                is_early = time.monotonic() < began + EMBED_PATIENCE_SECONDS
+                if ids and is_early and await self._database.value(_EMBED_WAITS, list(ids)):
+                    await asyncio.sleep(random.uniform(0.01, 0.05))
+                    continue
                 return
             if not await self._accept_embedder():
                 with tally.timed("embed"):
