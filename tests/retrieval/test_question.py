@@ -91,6 +91,7 @@ def test_long_ago_is_no_error(count: int, unit: str) -> None:
         ("How many cats are there?", "asks_number"),
         ("Which city was it?", "asks_name"),
         ("What did you recommend?", "to_assistant"),
+        ("How should I lay out the page?", "asks_help"),
     ],
 )
 def test_the_kind_of_a_question(cue: str, kind: str) -> None:
@@ -108,6 +109,6 @@ def test_words_of_grammar_are_left_out_unless_there_are_no_others() -> None:
 def test_traits_of_texts() -> None:
     """What each is looked for."""
     told = traits("I moved to Lisbon last year with 2 cats.")
-    assert told == (False, True, True, True, 1)
+    assert told == (False, True, True, True, False, 1)
     assert traits("Really?").asks
     assert traits("").names == 0

@@ -13,6 +13,7 @@ from afterturn.retrieval.entries import Entry
 from afterturn.retrieval.question import Cue, named_speaker
 from afterturn.retrieval.ranking import rank
 from afterturn.retrieval.rows import Row
+from afterturn.retrieval.traits import traits
 from afterturn.retrieval.view import View
 from afterturn.retrieval.weights import Weights
 
@@ -159,6 +160,52 @@ def test_what_the_user_said_is_preferred_unless_the_assistant_is_asked() -> None
     user, assistant = "t2:user:episodic", "t1:assistant:episodic"
     assert asked[user].get("prior") == asked[assistant].get("prior")
     assert told[user]["prior"] > told[assistant]["prior"]
+
+
+@pytest.mark.parametrize(
+    ("text", "standing"),
+    [
+        ("Always name the versions when I ask about libraries.", True),
+        ("Got it. Please never use semicolons", True),
+        ("I'm busy, so I prefer short answers", True),
+        ("She prefers tea", True),
+        ("I\u2019d rather walk", True),
+        ("I have always loved the sea", False),
+        ("We never went there", False),
+        ("a preferable way", False),
+    ],
+)
+def test_standing_wishes_are_told_from_ordinary_talk(text: str, standing: bool) -> None:
+    """An order at the start of a sentence or a taste holds from now on; a habit is none."""
+    assert traits(text).standing is standing
+
+
+@pytest.mark.parametrize(
+    ("cue", "asks"),
+    [
+        ("How should I lay out the page?", True),
+        ("Could you recommend a library?", True),
+        ("When did Alice go to the lake?", False),
+        ("Who painted the kitchen?", False),
+    ],
+)
+def test_who_asks_for_help_gets_what_was_said_to_hold_from_now_on(cue: str, asks: bool) -> None:
+    """A standing wish counts where something is asked for, and not as the assistant's words."""
+    wish = "Always write tests first when I ask about code"
+    rows = [
+        message("t1", "user", wish, minute=1, session="s1"),
+        message("t2", "assistant", wish, minute=2, session="s2"),
+        message("t3", "user", "Nobody writes tests first", minute=3, session="s3"),
+        *FILLER,
+    ]
+    by_id = explained([entry(rows)], cue)
+    told = [
+        by_id[f"t{n}:{side}:episodic"] for n, side in ((1, "user"), (2, "assistant"), (3, "user"))
+    ]
+    if asks:
+        assert told[0]["standing"] > 0 > told[1]["standing"] == told[2]["standing"]
+    else:
+        assert not any("standing" in parts for parts in told)
 
 
 def test_a_message_counts_once_in_the_ranking() -> None:

@@ -23,6 +23,12 @@ _ASKS_TIME: Final = re.compile(
 )
 _ASKS_NUMBER: Final = re.compile(r"\bhow (?:many|much|often|old|far|long|tall|big)\b", re.I)
 _ASKS_NAME: Final = re.compile(r"^\W*(?:what|which|where|who|whose)\b", re.IGNORECASE)
+_ASKS_HELP: Final = re.compile(
+    r"\b(?:how (?:do|can|should|would|could|might) (?:I|we)|(?:can|could|would|will) you"
+    r"|what (?:should|would|could|can|are|is|steps|tools)|should I|recommend|suggest|advice"
+    r"|help me|show me|tell me|give me|explain|ideas?)\b",
+    re.IGNORECASE,
+)
 _TO_ASSISTANT: Final = re.compile(r"\b(?:you|your|yours)\b", re.IGNORECASE)
 _FUNCTION_TERMS: Final = frozenset(term for word in FUNCTION_WORDS for term in terms(word))
 
@@ -44,6 +50,7 @@ class Question:
     asks_time: bool
     asks_number: bool
     asks_name: bool
+    asks_help: bool
     to_assistant: bool
     window: TimeWindow | None
 
@@ -56,6 +63,7 @@ class Question:
             asks_time=_ASKS_TIME.search(cue.text) is not None,
             asks_number=_ASKS_NUMBER.search(cue.text) is not None,
             asks_name=_ASKS_NAME.search(cue.text) is not None,
+            asks_help=_ASKS_HELP.search(cue.text) is not None,
             to_assistant=_TO_ASSISTANT.search(cue.text) is not None,
             window=time_window(cue.text, cue.now),
         )

@@ -164,6 +164,8 @@ def _own(
     own.add("coverage", weights.coverage, signals.coverage(view, hits, shares))
     if question.terms:
         own.add("prior", 1.0, view.prior(weights, to_assistant=question.to_assistant))
+    if question.asks_help:
+        own.add("standing", weights.standing, view.standing)
     if (speaker := named_speaker(cue.text, view.names())) is not None:
         own.add("speaker", weights.speaker, _is_about(view, speaker, hits))
     if weights.importance:

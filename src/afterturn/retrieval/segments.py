@@ -47,6 +47,7 @@ COLUMNS: Final = np.dtype(
         ("first_person", np.bool_),
         ("tells_time", np.bool_),
         ("tells_number", np.bool_),
+        ("standing", np.bool_),
         ("names", np.int8),
     ]
 )

@@ -36,7 +36,8 @@ class Selection:
 
     `slots` are positions among all slots of the entry. `opens_thread` is true where a
     conversation begins, `goes_on` where the next position is of the same one and `was_asked` where
-    the one before is and ends in a question. `session_of` numbers the sessions (a record outside
+    the one before is and ends in a question. `standing` is what somebody wants from now on, but for
+    what an assistant says. `session_of` numbers the sessions (a record outside
     any is one of its own), `session_starts` [sessions] says where they begin and `session_lengths`
     how many terms they have.
 
@@ -57,6 +58,7 @@ class Selection:
     opens_thread: Mask
     goes_on: Mask
     was_asked: Mask
+    standing: Mask
     session_of: Slots
     session_starts: Slots
     session_lengths: NDArray[np.float64]
@@ -125,6 +127,7 @@ def select(parts: Sequence[Part], layers: frozenset[str] | None) -> Selection:
         opens_thread=opens_thread,
         goes_on=goes_on,
         was_asked=was_asked,
+        standing=ranked["standing"] & ~ranked["is_assistant"],
         session_of=session_of,
         session_starts=np.flatnonzero(opens_session),
         session_lengths=np.bincount(session_of[owners], lengths).astype(np.float64),

@@ -27,6 +27,14 @@ _NUMBER: Final = re.compile(
     r"|several|hundreds?|thousands?)\b",
     re.IGNORECASE,
 )
+# How somebody tells what holds from now on: as an order at the start of a sentence, or as a taste.
+_STANDING: Final = re.compile(
+    r"(?:^|[.!?;:\n]\s*|\bplease,? )(?:always|never|from now on|in (?:the )?future|whenever"
+    r"|every time|make sure|be sure to|remember (?:to|that)|avoid|do not|don['\u2019]t)\b"
+    r"|\bI(?:['\u2019]d| would)? (?:strongly |really |generally |usually |always |much )?prefer\b"
+    r"|\bI(?:['\u2019]d| would) rather\b|\bprefers\b|\bmy (?:strong )?preferences?\b",
+    re.IGNORECASE,
+)
 # Not at the start of a sentence, where every word has a capital.
 _NAME: Final = re.compile(r"(?<=[a-z,;:] )[A-Z][a-z]+|\b[A-Z]{2,}\b")
 
@@ -39,6 +47,8 @@ class Traits(NamedTuple):
     first_person: bool
     tells_time: bool
     tells_number: bool
+    standing: bool
+    """Whether it tells how something is wanted from now on: an instruction or a preference."""
     names: int
     """Words with a capital inside a sentence, up to `NAMES_MAX`: names of people, places, works."""
 
@@ -51,5 +61,6 @@ def traits(text: str) -> Traits:
         first_person=_FIRST_PERSON.search(begin) is not None,
         tells_time=_TIME.search(begin) is not None,
         tells_number=_NUMBER.search(begin) is not None,
+        standing=_STANDING.search(begin) is not None,
         names=min(len(_NAME.findall(begin)), NAMES_MAX),
     )

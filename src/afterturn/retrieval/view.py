@@ -66,6 +66,11 @@ class View:
         return _joined([s.was_asked for s in self.selections], np.bool_)
 
     @cached_property
+    def standing(self) -> Mask:
+        """Which ranked rows tell how somebody wants something from now on."""
+        return _joined([s.standing for s in self.selections], np.bool_)
+
+    @cached_property
     def session_of(self) -> Slots:
         """The number of each ranked row's session."""
         return _shifted([s.session_of for s in self.selections], self._session_starts, np.intp)

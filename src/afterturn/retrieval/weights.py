@@ -31,6 +31,7 @@ class Weights:
     speaker: float = 1.7
     user_side: float = 1.7
     first_person: float = 1.2
+    standing: float = 1.5
     time_told: float = 1.4
     number_told: float = 0.7
     time_window: float = 0.7
@@ -52,6 +53,7 @@ class Weights:
             session_lexical=self.words_alone * self.session_lexical,
             coverage=self.words_alone * self.coverage,
             thread_coverage=self.words_alone * self.thread_coverage,
+            standing=self.words_alone * self.standing,
         )
 
 
