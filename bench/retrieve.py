@@ -135,7 +135,7 @@ def vectors(count: int) -> NDArray[np.float32]:
 
 
 async def fill(database: asyncpg.Connection, scope: MemoryScope, count: int) -> None:
-    """Published records with vectors, sessions of 20, put in as they lie in the table."""
+    """Published records with vectors, sessions of 20, as autovacuum leaves them in the table."""
     path = f"{scope.path}/"
     content = await database.fetchval(_MOVE, path)
     said, matrix = texts(count), vectors(count).astype("<f2")
@@ -152,7 +152,7 @@ async def fill(database: asyncpg.Connection, scope: MemoryScope, count: int) -> 
             [_aware(start + np.timedelta64(n, "m")) for n in span],
             [matrix[n].tobytes() for n in span],
         )
-    await database.execute("analyze afterturn.memories")
+    await database.execute("vacuum (analyze) afterturn.memories")
 
 
 def _aware(when: np.datetime64) -> Any:

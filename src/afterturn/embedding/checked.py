@@ -92,13 +92,15 @@ class CheckedEmbedder:
         else:
             with np.errstate(over="ignore"):  # what overflows is refused below
                 rows = answer.astype(np.float32)
-        squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+        squares = np.einsum("ij,ij->i", rows, rows)
+        if _are_one(squares):
+            return rows
+        squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)  # holds any of float32
         if not np.isfinite(squares).all():
             raise MemoryUnavailable(
                 "The embedder gave numbers that are not finite", detail=self._model_id
             )
-        if (np.abs(squares - 1.0) > _UNIT_TOLERANCE).any():
-            _scale(rows, np.sqrt(squares)[:, None])
+        np.divide(rows, np.sqrt(squares)[:, None], out=rows, where=rows != 0.0, casting="same_kind")
         return rows
 
     def _misfit(self, detail: str) -> ConfigurationError:
@@ -133,6 +135,6 @@ def _identity(provider: EmbeddingProvider) -> tuple[str, int]:
     return model_id, dim
 
 
-def _scale(rows: NDArray[np.float32], lengths: NDArray[np.float64]) -> None:
-    """Bring rows to unit length in place; one of length 0 stays zero."""
-    np.divide(rows, lengths, out=rows, where=lengths > 0, casting="same_kind")
+def _are_one(squares: NDArray[np.float32]) -> bool:
+    # The sum of squares overflows to infinity, and what is no number is not near one.
+    return all(abs(square - 1.0) <= _UNIT_TOLERANCE for square in squares.tolist())

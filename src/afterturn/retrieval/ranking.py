@@ -41,12 +41,17 @@ _SAMPLE: Final = 4_000
 
 
 class Parts:
-    """What each signal adds for `count` positions, a row each, of at most `_MOST` signals."""
+    """What each signal adds for `count` positions, a row each, of at most `_MOST` signals.
+
+    They lie `among` so many (by default there are no others); to the others nothing is added.
+    """
 
     _MOST: Final = 9
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, among: int | None = None) -> None:
         self._rows = np.empty((self._MOST, count))
+        self._among = count if among is None else among
+        self._means: list[float] = []
         self.names: list[str] = []
 
     @property
@@ -54,9 +59,13 @@ class Parts:
         """float64 [names, count]."""
         return self._rows[: len(self.names)]
 
-    def add(self, name: str, weight: float, values: NDArray[Any]) -> None:
-        """One more signal: the values by its weight."""
-        np.multiply(values, weight, out=self._rows[len(self.names)])
+    def add(
+        self, name: str, weight: float, values: NDArray[Any], *, mean: float | None = None
+    ) -> None:
+        """One more signal: the values by its weight. A mean that is known need not be computed."""
+        row = self._rows[len(self.names)]
+        np.multiply(values, weight, out=row)
+        self._means.append(np.add.reduce(row) / (self._among or 1) if mean is None else mean)
         self.names.append(name)
 
     def total(self) -> Floats:
@@ -64,13 +73,9 @@ class Parts:
         # Not a BLAS product: its threads cost more than they gain on so little.
         return np.asarray(np.add.reduce(self.values))
 
-    def beside_mean(self, places: Slots, among: int) -> NDArray[np.float64]:
-        """What they add at some places, against the mean of `among`: [names, places].
-
-        Those of them that are not here have nothing added.
-        """
-        means = np.add.reduce(self.values, axis=1, keepdims=True) / among
-        return np.asarray(self.values.take(places, axis=1) - means)
+    def beside_mean(self, places: Slots) -> NDArray[np.float64]:
+        """What they add at some places, against the mean of all: [places, names]."""
+        return np.asarray(self.values.take(places, axis=1).T - self._means)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +106,14 @@ class Ranking:
 
     def explained(self, places: Sequence[int]) -> list[dict[str, float]]:
         """What each signal that is not silent adds to the scores at these places."""
-        if not len(places):
-            return []
         at = np.asarray(places, dtype=np.intp)
-        among = len(self.order_key)
-        own = self.own.beside_mean(self.positions.take(at), among)
-        added = np.concatenate((own, self.around.beside_mean(at, among)))
+        own = self.own.beside_mean(self.positions.take(at))
+        added = np.concatenate((own, self.around.beside_mean(at)), axis=1)
         added *= self.scale
         names = (*self.own.names, *self.around.names)
         return [
             {name: part for name, part in zip(names, row, strict=True) if part}
-            for row in added.round(6).T.tolist()
+            for row in added.round(6).tolist()
         ]
 
 
@@ -154,11 +156,11 @@ def _own(
     own = Parts(len(view))
     scores = lexical.bm25(hits, view.piece_lengths, view.mean_length, k1=weights.k1, b=weights.b)
     evidence = signals.standardise(view.best_piece(scores))
-    own.add("lexical", weights.lexical, evidence)
+    own.add("lexical", weights.lexical, evidence, mean=0.0)
     if cue.vector is not None:
         known = None if view.vectors == len(view) else view.has_vector
         cosines = signals.standardise(view.cosines(cue.vector), known)
-        own.add("vector", weights.vector, cosines)
+        own.add("vector", weights.vector, cosines, mean=0.0)
         cosines *= _VECTOR_TO_LEXICAL  # in place: an array as long as the scope is slow to come by
         evidence += cosines
     own.add("coverage", weights.coverage, signals.coverage(view, hits, shares))
@@ -215,7 +217,7 @@ def _around(
     at: Slots,
 ) -> Parts:
     """What the messages around each candidate say, and whether it is of the kind asked for."""
-    around = Parts(len(at))
+    around = Parts(len(at), among=len(view))
     around.add("previous", weights.previous, signals.previous_evidence(evidence, view, at))
     around.add("following", weights.following, signals.following_evidence(evidence, view, at))
     covered = signals.thread_coverage(view, hits, shares, at)
