@@ -546,6 +546,7 @@ begin
     join (
         select w.path, w.record_id from afterturn.memories w
         where w.pending and w.path >= p_path and w.path < afterturn.under_end(p_path)
+            and (p_turn_ids is null or w.path = p_path)
         union
         select s.path, s.record_id from afterturn.sources_of(p_path, p_turn_ids, p_session) s
         where s.pending and s.path = any(p_outside)) k
