@@ -23,6 +23,7 @@ import argparse
 import asyncio
 import contextlib
 import importlib.util
+import itertools
 import json
 import os
 import random
@@ -53,6 +54,7 @@ from bench.stack import own_home  # noqa: E402
 SEED = 1
 DIM = 256
 ROUNDS = 60
+SECONDS = 3.0
 BATCH = 5_000
 LIMITS = {"warm 1000": 3.0, "warm 100000": 1.5, "flushed 50000": 5.0, "foreign": 1.5}
 PEER_LIMIT = 10.0
@@ -161,10 +163,15 @@ def _aware(when: np.datetime64) -> Any:
     return when.astype("datetime64[us]").item().replace(tzinfo=UTC)
 
 
-async def alternating(rounds: int, *calls: Callable[[int], Awaitable[object]]) -> list[list[float]]:
-    """Milliseconds of each call, one after the other in every round."""
+async def alternating(
+    rounds: int, *calls: Callable[[int], Awaitable[object]], seconds: float = 0.0
+) -> list[list[float]]:
+    """Milliseconds of each call, one after the other in every round; more rounds until so long."""
     taken: list[list[float]] = [[] for _ in calls]
-    for number in range(rounds):
+    begun = time.perf_counter()
+    for number in itertools.count():
+        if number >= rounds and time.perf_counter() - begun >= seconds:
+            break
         for times, call in zip(taken, calls, strict=True):
             start = time.perf_counter()
             await call(number)
@@ -196,7 +203,7 @@ async def warm(
 
     await whole(0)
     await alternating(5, whole, least)
-    taken = await alternating(ROUNDS, whole, least)
+    taken = await alternating(ROUNDS, whole, least, seconds=SECONDS)
     p50 = [statistics.median(times) for times in taken]
     return {"retrieve_ms": p50[0], "least_ms": p50[1], "ratio": p50[0] / p50[1]}
 
@@ -335,7 +342,7 @@ async def peer(
             return await memory.retrieve(question(scope, number))
 
         await alternating(5, ours, theirs)
-        taken = await alternating(ROUNDS, ours, theirs)
+        taken = await alternating(ROUNDS, ours, theirs, seconds=SECONDS)
     p50 = [statistics.median(times) for times in taken]
     return {"retrieve_ms": p50[0], "langgraph_ms": p50[1], "times_faster": p50[1] / p50[0]}
 
