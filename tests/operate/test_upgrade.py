@@ -29,6 +29,8 @@ LAST = "392c3b9d7861"
 """The release whose processes must go on beside this one. Raised when one is published, or when
 functions change in a way that it cannot bear, which a published one would have to."""
 
+# The installed script is that of this release.
+OLD_COMMAND = f"{sys.executable} -m afterturn.cli"
 # Hands turns over until it is told to stop, and writes down which were acknowledged.
 APPLICATION = """
 import asyncio, pathlib, sys
@@ -101,10 +103,10 @@ def test_old_and_new_workers_share_a_database_that_is_upgraded_under_them(
             file = directory / f"{name}.acks"
             return file.read_text().split() if file.exists() else []
 
-        assert made.type("afterturn migrate", PYTHONPATH=old_path).code == 0
+        assert made.type(f"{OLD_COMMAND} migrate", PYTHONPATH=old_path).code == 0
         before = _value(empty_url, "select max(version) from afterturn.migrations")
         assert before < migrations.migrations()[-1].version
-        made.run_forever("afterturn worker --name old", "old", PYTHONPATH=old_path)
+        made.run_forever(f"{OLD_COMMAND} worker --name old", "old", PYTHONPATH=old_path)
         start("old-application", old_path)
         wait_until(lambda: len(acknowledged("old-application")) > 20, "the last release is at work")
 
@@ -122,7 +124,7 @@ def test_old_and_new_workers_share_a_database_that_is_upgraded_under_them(
             ),
             "the last release goes on",
         )
-        refused = made.type("afterturn status", PYTHONPATH=old_path)
+        refused = made.type(f"{OLD_COMMAND} status", PYTHONPATH=old_path)
         assert refused.code == 1
         assert "newer than this release" in refused.output
 
