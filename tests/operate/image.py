@@ -53,7 +53,9 @@ def build(root: Path) -> list[str]:
                 *sources, target = shlex.split(rest)
                 _copy(sources, workdir / target)
             case "RUN" if rest.startswith("useradd"):
-                subprocess.run([*shlex.split(rest)[:1], "--help"], check=True, capture_output=True)
+                program = shutil.which("useradd", path=f"{os.defpath}{os.pathsep}/usr/sbin")
+                assert program is not None, "useradd"
+                subprocess.run([program, "--help"], check=True, capture_output=True)
             case "RUN":
                 env = {k: v for k, v in os.environ.items() if k.startswith("PIP_")}
                 subprocess.run(
