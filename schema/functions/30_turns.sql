@@ -1,6 +1,7 @@
 -- The way of a turn: staged by the caller, recorded and extracted by workers.
 --
--- The order in which every transaction takes its locks: 1. mutation locks, ascending; 2. job rows
+-- The order in which every transaction takes its locks: 0. the lock between an erase's last step and
+-- a change of the embedder, never waited for by the erase; 1. mutation locks, ascending; 2. job rows
 -- by id; 3. turns by (path, turn); 4. pending rows by (path, record); 5. scope_generations by key;
 -- 6. published rows; 7. the erase log's head; 8. lane locks of at most one enqueue, last.
 
@@ -373,10 +374,14 @@ begin
         select from afterturn.jobs o where o.path = j.path and o.kind = 'embed'
             and o.finished_at is null and o.lease_token is null);
     if not found then
-        update afterturn.jobs j
-        set lease_token = null, attempts = p_attempts, reason = p_reason,
-            ready_at = at + p_wait, ring_at = at + p_wait
-        where j.id = p_id;
+        begin
+            update afterturn.jobs j
+            set lease_token = null, attempts = p_attempts, reason = p_reason,
+                ready_at = at + p_wait, ring_at = at + p_wait
+            where j.id = p_id;
+        exception when unique_violation then  -- one was added that we could not see yet
+            delete from afterturn.jobs j where j.id = p_id;
+        end;
     end if;
 end $$;
 

@@ -14,6 +14,7 @@ from afterturn.jobs.tally import Tally
 from afterturn.pipeline.runner import Runner
 from afterturn.settings import Settings
 from tests.pipeline.conftest import CHAT_1, CHAT_2, Desk, fact
+from tests.pipeline.test_interleavings import until_waiting
 
 
 async def test_a_lost_lease_is_refused_and_the_effect_happens_once(desk: Desk) -> None:
@@ -170,6 +171,24 @@ async def test_an_embed_job_put_back_beside_another_ends_as_that_one(desk: Desk)
     jobs = await desk.rows("select id from afterturn.jobs where kind = 'embed'")
     assert len(jobs) == 1
     assert jobs[0]["id"] > job_id
+
+
+async def test_an_embed_job_put_back_while_another_is_added_ends_as_that_one(desk: Desk) -> None:
+    """The other one cannot be seen before its transaction commits, and then they collide."""
+    await desk.record(await desk.stage(CHAT_1, "t1"))
+    job_id = await desk.value("select id from afterturn.jobs where kind = 'embed'")
+    job = await desk.ledger.claim_embed([job_id])
+    assert job is not None
+    async with desk.database.connection() as conn:
+        adding = conn.transaction()
+        await adding.start()
+        await conn.fetch("select e from afterturn.enqueue_embed(array[$1]) e", CHAT_1.stored_path)
+        failing = asyncio.create_task(desk.ledger.fail_turn(job.lease, "model away"))
+        await until_waiting(desk)
+        await adding.commit()
+    assert await failing == "retry"
+    (left,) = await desk.rows("select id from afterturn.jobs where kind = 'embed'")
+    assert left["id"] > job_id
 
 
 async def test_a_vector_of_replaced_text_is_not_stored(desk: Desk) -> None:
