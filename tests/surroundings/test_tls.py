@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,6 +108,9 @@ def test_a_turn_travels_over_tls_with_passwords(
     assert QUOTED not in told
 
 
+# asyncpg leaves it to the loop to close a connection that was refused after the TLS handshake, and
+# the loop of a failed `open` ends at once.
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_without_the_password_or_the_right_certificate_nothing_is_reached(
     secure: Settings, place: Place, directory: Path
 ) -> None:
@@ -122,6 +126,7 @@ def test_without_the_password_or_the_right_certificate_nothing_is_reached(
         with pytest.raises(MemoryUnavailable) as raised:
             asyncio.run(_open(secure.model_copy(update={"database_url": url})))
         assert PASSWORD not in str(raised.value)
+    gc.collect()  # where the filter holds
     for url in (
         f"rediss://:wrong@127.0.0.1:{place.broker_port}/0?ssl_ca_certs="
         f"{place.certificate.certificate}",
