@@ -28,7 +28,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import random
 import signal
 import socket
@@ -45,13 +44,12 @@ import asyncpg
 
 from afterturn import Memory, MemoryScope, Settings, embedded
 from afterturn.embedded.binaries import find_valkey
-from afterturn.fleet import worker_command
 from afterturn.migrations import migrate
 
 # As a script: its neighbours are found from the checkout, the package where it is installed.
 sys.path[0:1] = [str(Path(__file__).resolve().parents[1])]
 
-from bench.stack import own_home  # noqa: E402
+from bench.stack import own_home, worker  # noqa: E402
 
 FINISH_LIMIT: Final = 1.6
 SAME_LIMIT: Final = 1.1
@@ -151,28 +149,6 @@ def black_hole() -> Iterator[str]:
             filler.setblocking(False)
             filler.connect_ex(listener.getsockname())
         yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
-
-
-@contextlib.contextmanager
-def worker(settings: Settings, folder: Path, name: str) -> Iterator[None]:
-    """A worker for all queues that consumes, with a model of ours."""
-    ready = folder / f"{name}.ready"
-    command = worker_command(name=name, settings=settings, ready_file=ready)
-    environment = {**command.env, "PYTHONPATH": f"{command.env['PYTHONPATH']}{os.pathsep}{folder}"}
-    with (
-        (folder / f"{name}.log").open("wb") as log,
-        subprocess.Popen(
-            command.argv, env=environment, cwd=folder, stdout=log, stderr=log
-        ) as process,
-    ):
-        try:
-            while not ready.exists():
-                if process.poll() is not None:
-                    raise RuntimeError(f"the worker ended: {(folder / f'{name}.log').read_text()}")
-                time.sleep(0.05)
-            yield
-        finally:
-            process.kill()
 
 
 @contextlib.asynccontextmanager

@@ -10,14 +10,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import asyncpg
 
-from afterturn import Memory, MemoryScope, embedded
+from afterturn import Memory, MemoryScope, Settings, embedded
+from afterturn.fleet import worker_command
+from afterturn.jobs.names import ALL_QUEUES
 
 BENCH: Final = Path(__file__).resolve().parent
 IN_FLIGHT: Final = 8
@@ -63,6 +66,30 @@ def fleet(home: Path, *, flower: bool = False, **settings: object) -> Iterator[d
         finally:
             up.terminate()
             up.stdout.read()
+
+
+@contextmanager
+def worker(
+    settings: Settings, folder: Path, name: str, queues: Sequence[str] = ALL_QUEUES
+) -> Iterator[None]:
+    """A worker that consumes from these queues; modules in `folder` are found."""
+    ready = folder / f"{name}.ready"
+    command = worker_command(queues, name=name, settings=settings, ready_file=ready)
+    environment = {**command.env, "PYTHONPATH": f"{command.env['PYTHONPATH']}{os.pathsep}{folder}"}
+    with (
+        (folder / f"{name}.log").open("wb") as log,
+        subprocess.Popen(
+            command.argv, env=environment, cwd=folder, stdout=log, stderr=log
+        ) as process,
+    ):
+        try:
+            while not ready.exists():
+                if process.poll() is not None:
+                    raise RuntimeError(f"the worker ended: {(folder / f'{name}.log').read_text()}")
+                time.sleep(0.05)
+            yield
+        finally:
+            process.kill()
 
 
 async def hand_over(memory: Memory, turns: int, scopes: int, *, first: int = 0) -> None:

@@ -5,58 +5,65 @@
 -- by id; 3. turns by (path, turn); 4. pending rows by (path, record); 5. scope_generations by key;
 -- 6. published rows; 7. the erase log's head; 8. lane locks of at most one enqueue, last.
 
--- One round trip: looks, locks, judges, inserts; each a statement with a snapshot of its own.
--- `verdict` is staged, known, erasing or stale. Extraction is enqueued by the recording.
+-- One round trip: looks, locks, judges and inserts, where what follows a lock is a statement with a
+-- snapshot of its own. `p_covers` are the covering paths, root first and the turn's own last. Returns
+-- the number of the record job, or why there is none: known, erasing or stale. Few statements, a
+-- single value and no array to be put together here: each cost a hundredth and more of a hand-over.
+-- Extraction is enqueued by the recording.
 create or replace function afterturn.stage_turn(
-    p_path text, p_turn_id text, p_token bigint[], p_session text, p_query text, p_answer text,
-    p_names text[], p_metadata jsonb, p_occurred_at timestamptz, p_ring_after interval,
-    out verdict text, out record_job bigint)
+    p_covers text[], p_turn_id text, p_token bigint[], p_session text, p_query text,
+    p_answer text, p_names text[], p_metadata jsonb, p_occurred_at timestamptz,
+    p_ring_after interval)
+returns text
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
-    covers text[] := afterturn.covering(p_path);
+    own_path text := p_covers[cardinality(p_covers)];
     at timestamptz := afterturn.clock();
     covering_path text;
     locked text;
+    record_job bigint;
 begin
     if current_setting('transaction_isolation') <> 'read committed'
             or current_setting('synchronous_commit') in ('off', 'local') then
         perform afterturn.require_read_committed();
         perform afterturn.require_durable_commit();
     end if;
-    if exists (select from afterturn.erase_intents i where i.path = any(covers)) then
-        verdict := 'erasing';
-        return;
+    if exists (select from afterturn.erase_intents i where i.path = any(p_covers)) then
+        return 'erasing';
     end if;
     -- Root first is ascending by key. An assignment, because it needs no plan of its own.
-    foreach covering_path in array covers loop
+    foreach covering_path in array p_covers loop
         locked := pg_advisory_xact_lock_shared(afterturn.lock_key(0, covering_path))::text;
     end loop;
-    verdict := 'staged';
-    if exists (select from afterturn.erase_intents i where i.path = any(covers)) then
-        verdict := 'erasing';
-    elsif afterturn.token_of(covers) is distinct from p_token then
-        verdict := 'stale';
-    end if;
-    if verdict <> 'staged' then
-        -- Known before refused: an acknowledged turn that is staged again is not answered "stale".
-        if exists (select from afterturn.turns t
-                where t.path = p_path and t.turn_id = p_turn_id) then
-            verdict := 'known';
-        end if;
-        return;
-    end if;
-    with turn as (
+    with vouched as materialized (
+        select from afterturn.installation n
+        where not exists (
+                select from afterturn.erase_intents i where i.path = any(p_covers))
+            -- As `token_of`, without a call.
+            and not exists (
+                select from unnest(p_covers, p_token) c(path, erase)
+                where c.erase is distinct from coalesce((
+                    select g.erase from afterturn.scope_generations g
+                    where g.scope_key = afterturn.keyed(n.hash_key, c.path)), 0))),
+    turn as (
         insert into afterturn.turns (path, turn_id, session, query, answer, names, metadata,
             happened_at, occurred_at, staged_at, token)
-        values (p_path, p_turn_id, p_session, p_query, p_answer, p_names, coalesce(p_metadata, '{}'),
-            coalesce(p_occurred_at, at), p_occurred_at, at, p_token)
+        select own_path, p_turn_id, p_session, p_query, p_answer, p_names,
+            coalesce(p_metadata, '{}'), coalesce(p_occurred_at, at), p_occurred_at, at, p_token
+        from vouched
         on conflict (path, turn_id) do nothing returning turn_id)
     insert into afterturn.jobs (kind, path, turn_id, ready_at, ring_at, created_at)
-    select 'record', p_path, turn.turn_id, at, at + p_ring_after, at from turn
+    select 'record', own_path, turn.turn_id, at, at + p_ring_after, at from turn
     returning id into record_job;
-    if not found then
-        verdict := 'known';
+    if record_job is not null then
+        return record_job;
     end if;
+    -- Known before refused: an acknowledged turn that is staged again is not answered "stale".
+    if exists (select from afterturn.turns t
+            where t.path = own_path and t.turn_id = p_turn_id) then
+        return 'known';
+    end if;
+    return case when afterturn.erasing(p_covers) then 'erasing' else 'stale' end;
 end $$;
 
 -- Whether a job whose worker was lost may be what killed it: it lost one before, or has no attempt

@@ -109,6 +109,14 @@ class Database:
         assert self._pool is not None  # noqa: S101 - narrowed for the type checker
         return self._pool
 
+    def _take_warm(self) -> asyncpg.pool.PoolConnectionProxy[Any] | None:
+        """A connection that is kept and can be used as it is."""
+        try:
+            usable = self._warm and not self._warm[-1].is_closed()
+        except asyncpg.InterfaceError:
+            return None  # the server ended it while it was kept: `_take` drops it
+        return self._warm.pop() if usable else None
+
     async def _take(self, pool: asyncpg.Pool[Any]) -> asyncpg.pool.PoolConnectionProxy[Any]:
         while self._warm:
             connection = self._warm.pop()
@@ -134,13 +142,14 @@ class Database:
         await asyncio.to_thread(self._revive)
         return await pool.acquire(timeout=timeout)
 
-    async def _give_back(
+    def _keep(
         self, pool: asyncpg.Pool[Any], connection: asyncpg.pool.PoolConnectionProxy[Any]
-    ) -> None:
-        if pool is self._pool and not self._waiting and len(self._warm) < _WARM_MAX:
-            self._warm.append(connection)
-        else:
-            await pool.release(connection)
+    ) -> bool:
+        """Keep the connection for the next use; false when the pool is to have it."""
+        if pool is not self._pool or self._waiting or len(self._warm) >= _WARM_MAX:
+            return False
+        self._warm.append(connection)
+        return True
 
     async def rows(self, sql: str, *args: object) -> list[asyncpg.Record]:
         """All rows of one statement, in its own transaction."""
@@ -174,16 +183,20 @@ class _Lending:
         self._database = database
 
     async def __aenter__(self) -> Connection:
+        database = self._database
+        warm = database._take_warm()
+        if warm is not None and database._pool is not None:
+            self._pool, self._connection = database._pool, warm
+            return warm
         with translating():
-            self._pool = await self._database._open_pool()
-            self._connection = await self._database._take(self._pool)
+            self._pool = await database._open_pool()
+            self._connection = await database._take(self._pool)
             return self._connection
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None and self._database._keep(self._pool, self._connection):
+            return
         with translating():
-            if error is None:
-                await self._database._give_back(self._pool, self._connection)
-                return
             await self._pool.release(self._connection)  # a cancelled statement may be waited for
         translating().__exit__(kind, error, trace)
 

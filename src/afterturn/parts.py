@@ -168,6 +168,7 @@ class PostgresParts:
         self.database = database
         self._servers = servers
         self._rings = rings
+        self._ring_after = timedelta(seconds=2 * settings.sweep_seconds)
         self._settings = settings
         self._extractor = extractor
         self._embedder = embedder
@@ -229,8 +230,7 @@ class PostgresParts:
 
     async def stage(self, turn: StagedTurn) -> Verdict:
         """Stage in one transaction, then ring."""
-        ring_after = timedelta(seconds=2 * self._settings.sweep_seconds)
-        staged = await stage(self.database, turn, ring_after=ring_after)
+        staged = await stage(self.database, turn, ring_after=self._ring_after)
         if staged.record_job is not None:
             self._rings.ring("record", [staged.record_job])
         return staged.verdict

@@ -77,6 +77,8 @@ class Turn:
         self.turn_id = turn_id
         self.session = session
         self.token = token
+        # Now and not in `finish`, whose caller waits for it.
+        self._numbers = vector_of(scope.path, token)
         self._degraded = degraded
         self._on_unavailable = on_unavailable
         self._desk = desk
@@ -182,7 +184,7 @@ class Turn:
         return StagedTurn(
             scope=self.scope,
             turn_id=self.turn_id,
-            token=vector_of(self.scope.path, self.token),
+            token=self._numbers,
             session=self.session,
             query=self._text(query, what="query"),
             answer=self._text(answer, what="answer"),

@@ -70,8 +70,8 @@ MUTANTS: Final = (
             Change(
                 TURNS,
                 "stage_turn",
-                "afterturn.token_of(covers) is distinct from p_token",
-                "false",
+                "where c.erase is distinct from",
+                "where false and c.erase is distinct from",
             ),
         ),
         (f"{STAGING}::test_a_turn_begun_before_an_erase_is_stale_and_its_text_never_lands",),
@@ -162,26 +162,18 @@ MUTANTS: Final = (
             Change(
                 TURNS,
                 "stage_turn",
-                """    foreach covering_path in array covers loop
+                """    foreach covering_path in array p_covers loop
         locked := pg_advisory_xact_lock_shared(afterturn.lock_key(0, covering_path))::text;
     end loop;
-    verdict := 'staged';
-    if exists (select from afterturn.erase_intents i where i.path = any(covers)) then
-        verdict := 'erasing';
-    elsif afterturn.token_of(covers) is distinct from p_token then
-        verdict := 'stale';
-    end if;
-""",
-                """    select case
-        when exists (select from afterturn.erase_intents i
-            where i.path = any(covers)) then 'erasing'
-        when afterturn.token_of(covers) is distinct from p_token then 'stale'
-        else 'staged' end
-    into verdict
-    from (select count(pg_advisory_xact_lock_shared(k.key)::text) as taken
-        from (select afterturn.lock_key(0, c.path) as key
-            from unnest(covers) c(path) order by 1) k offset 0) l where l.taken > 0;
-""",
+    with vouched as materialized (
+        select from afterturn.installation n
+        where not""",
+                """    with vouched as materialized (
+        select from afterturn.installation n, (
+            select count(pg_advisory_xact_lock_shared(k.key)::text) as taken
+            from (select afterturn.lock_key(0, c.path) as key
+                from unnest(p_covers) c(path) order by 1) k offset 0) l
+        where l.taken > 0 and not""",
             ),
         ),
         (f"{STEPPED}::test_a_stage_that_waited_is_judged_by_what_holds_after_the_wait",),
@@ -193,19 +185,15 @@ MUTANTS: Final = (
             Change(
                 TURNS,
                 "stage_turn",
-                """if exists (select from afterturn.erase_intents i where i.path = any(covers)) then
-        verdict := 'erasing';
-        return;""",
-                """if false then
-        return;""",
+                "exists (select from afterturn.erase_intents i where i.path = any(p_covers)) then",
+                "false then",
             ),
             Change(
                 TURNS,
                 "stage_turn",
-                """if exists (select from afterturn.erase_intents i where i.path = any(covers)) then
-        verdict := 'erasing';
-    elsif""",
-                "if",
+                """where not exists (
+                select from afterturn.erase_intents i where i.path = any(p_covers))""",
+                "where true",
             ),
         ),
         (f"{STAGING}::test_nothing_is_staged_while_an_erase_stands",),
@@ -420,7 +408,7 @@ MUTANTS: Final = (
                 TURNS,
                 "stage_turn",
                 """if exists (select from afterturn.turns t
-                where t.path = p_path and t.turn_id = p_turn_id) then""",
+            where t.path = own_path and t.turn_id = p_turn_id) then""",
                 "if false then",
             ),
         ),

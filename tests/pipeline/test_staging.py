@@ -9,6 +9,12 @@ import pytest
 from afterturn.errors import MemoryContractError
 from tests.pipeline.conftest import ALICE, CHAT_1, CHAT_2, Desk
 
+# In a transaction of the test's own; its argument is the stored path.
+STAGE_AT = """
+select afterturn.stage_turn(
+    afterturn.covering($1), 't1', '{0,0,0}', null, 'q', 'a', null, '{}', null, '1s')
+"""
+
 
 async def test_a_turn_is_staged_with_its_job_and_extracted_after_it_is_recorded(
     desk: Desk,
@@ -83,8 +89,7 @@ async def test_an_acknowledgement_is_on_disk_whatever_the_role_says(desk: Desk) 
     async with desk.database.connection() as conn, conn.transaction():
         await conn.execute("set local synchronous_commit = off")
         await conn.execute(
-            "select afterturn.stage_turn($1, 't1', '{0,0,0}', null, 'q', 'a', null, '{}', null, "
-            "'1s')",
+            STAGE_AT,
             CHAT_1.stored_path,
         )
         assert await conn.fetchval("show synchronous_commit") == "on"
@@ -104,7 +109,6 @@ async def _stage_repeatable(desk: Desk) -> None:
         conn.transaction(isolation="repeatable_read"),
     ):
         await conn.execute(
-            "select afterturn.stage_turn($1, 't1', '{0,0,0}', null, 'q', 'a', null, '{}', null, "
-            "'1s')",
+            STAGE_AT,
             CHAT_1.stored_path,
         )

@@ -189,7 +189,7 @@ CALLS: Final[dict[str, tuple[int, str]]] = {
     ),
     "stage_turn": (
         110,
-        f"select * from afterturn.stage_turn('{PATH}', 'new', afterturn.capture('{PATH}'), 's', "
+        f"select afterturn.stage_turn(array{COVERING}, 'new', afterturn.capture('{PATH}'), 's', "
         "'q', 'a', null, '{}', null, '5s')",
     ),
     "claim_turns by id": (
