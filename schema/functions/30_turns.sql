@@ -9,7 +9,8 @@
 -- snapshot of its own. `p_covers` are the covering paths, root first and the turn's own last. Returns
 -- the number of the record job, or why there is none: known, erasing or stale. Few statements, a
 -- single value and no array to be put together here: each cost a hundredth and more of a hand-over.
--- Extraction is enqueued by the recording.
+-- Extraction is enqueued by the recording. (A database that served the release before keeps the form
+-- with a single path beside this one, for the processes of that release that are still at work.)
 create or replace function afterturn.stage_turn(
     p_covers text[], p_turn_id text, p_token bigint[], p_session text, p_query text,
     p_answer text, p_names text[], p_metadata jsonb, p_occurred_at timestamptz,
