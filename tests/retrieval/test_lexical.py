@@ -137,4 +137,4 @@ def test_of_a_huge_question_the_rarest_terms_are_looked_up() -> None:
     assert len(hits.terms) == lexical.QUERY_TERMS_MAX
     assert "needle" in hits.terms
     assert hits.documents_of(["needle"]).tolist() == [1]
-    assert hits.ends[-1] == len(hits.documents) == len(hits.counts) == len(hits.term)
+    assert hits.ends[-1] == len(hits.documents) == len(hits.counts) == sum(hits.sizes)

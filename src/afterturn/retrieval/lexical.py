@@ -67,17 +67,21 @@ class LexicalIndex:
 class Hits:
     """Where the terms of a question occur in what is ranked, one row for each posting.
 
-    `documents` intp, `counts` float64 and `term` intp (a place in `terms`) of shape [postings], the
-    postings of each term together and in the order of `terms`: from `ends[t]` to `ends[t + 1]`;
-    `idf` float64 [terms].
+    `documents` intp and `counts` float64 of shape [postings], the postings of each term together
+    and in the order of `terms`: `sizes[t]` of them, from `ends[t]` to `ends[t + 1]`; `idf` float64
+    [terms].
     """
 
     terms: tuple[str, ...]
     documents: NDArray[np.intp]
     counts: Floats
-    term: NDArray[np.intp]
+    sizes: NDArray[np.intp]
     ends: NDArray[np.intp]
     idf: Floats
+
+    def spread(self, values: Floats) -> Floats:
+        """For each posting the value of its term."""
+        return values.repeat(self.sizes)
 
     def shares(self, without: frozenset[str]) -> Floats:
         """The share of each term in the idf mass of all but these, 0 for these, [terms].
@@ -92,7 +96,8 @@ class Hits:
     def documents_of(self, terms: Iterable[str]) -> NDArray[np.intp]:
         """The documents that hold any of these terms, once for each."""
         wanted = [self.terms.index(term) for term in terms if term in self.terms]
-        return self.documents[np.isin(self.term, wanted)]
+        spans = [self.documents[self.ends[at] : self.ends[at + 1]] for at in wanted]
+        return np.concatenate(spans) if spans else self.documents[:0]
 
 
 def pieces(terms: Sequence[str]) -> list[Sequence[str]]:
@@ -134,8 +139,13 @@ def build(
     )
 
 
-def merge(parts: Sequence[tuple[LexicalIndex, Mask]]) -> LexicalIndex:
-    """One index of the texts kept in each part, in order; terms nobody uses any more go."""
+def merge(
+    parts: Sequence[tuple[LexicalIndex, Mask]], order: NDArray[np.intp] | None = None
+) -> LexicalIndex:
+    """One index of the texts kept in each part; terms nobody uses any more go.
+
+    `order` says which of the kept ones comes first, second and so on, by default as they lie.
+    """
     union: dict[str, int] = {}
     terms, documents, counts, lengths, owners = [], [], [], [], []
     offset = texts = 0
@@ -152,19 +162,31 @@ def merge(parts: Sequence[tuple[LexicalIndex, Mask]]) -> LexicalIndex:
         owners.append((np.cumsum(keep_texts) - 1 + texts)[index.owners[keep]].astype(np.int32))
         offset += int(keep.sum())
         texts += int(keep_texts.sum())
-    term = np.concatenate(terms)
-    # Stable, so that documents stay ascending within a term.
-    order = np.argsort(term, kind="stable")
-    used, compact = np.unique(term[order], return_inverse=True)
+    term, document = np.concatenate(terms), np.concatenate(documents)
+    owner, length = np.concatenate(owners), np.concatenate(lengths)
+    if order is not None:
+        owner = _inverse(order).astype(np.int32)[owner]
+        moved = np.argsort(owner, kind="stable")
+        owner, length = owner[moved], length[moved]
+        document = _inverse(moved).astype(np.int32)[document]
+    # Stable: it takes a third of the time where most lies in order already.
+    by_term = np.argsort(term * max(len(owner), 1) + document, kind="stable")
+    used, compact = np.unique(term[by_term], return_inverse=True)
     names = list(union)
     return LexicalIndex(
         vocabulary={names[t]: at for at, t in enumerate(used.tolist())},
         starts=_starts(compact, len(used)),
-        documents=np.concatenate(documents)[order],
-        counts=np.concatenate(counts)[order],
-        lengths=np.concatenate(lengths),
-        owners=np.concatenate(owners),
+        documents=document[by_term],
+        counts=np.concatenate(counts)[by_term],
+        lengths=length,
+        owners=owner,
     )
+
+
+def _inverse(order: NDArray[np.intp]) -> NDArray[np.intp]:
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    return places
 
 
 def _starts(sorted_terms: NDArray[np.int64], terms: int) -> NDArray[np.int64]:
@@ -173,12 +195,13 @@ def _starts(sorted_terms: NDArray[np.int64], terms: int) -> NDArray[np.int64]:
 
 
 def find(
-    terms: Iterable[str], parts: Sequence[tuple[LexicalIndex, Positions, int]], total: int
+    terms: Iterable[str], parts: Sequence[tuple[LexicalIndex, Positions | None, int]], total: int
 ) -> Hits:
     """Where each distinct term occurs in all parts together; of too many the rarest terms.
 
-    A part is an index, for each of its documents its number or -1 where it is not ranked, and
-    what is to be added to the numbers to have them among the `total` ranked ones. The idf is
+    A part is an index, for each of its documents its number or -1 where it is not ranked (`None`
+    where each is its own number), and what is to be added to the numbers to have them among the
+    `total` ranked ones. The idf is
     joint: a term is as rare as it is in everything that is ranked, whichever part holds it.
     """
     wanted = tuple(dict.fromkeys(terms))
@@ -187,9 +210,9 @@ def find(
     if len(hits.terms) <= QUERY_TERMS_MAX:
         return hits
     rarest = np.sort(np.argsort(-hits.idf, kind="stable")[:QUERY_TERMS_MAX])
-    kept = np.isin(hits.term, rarest)
+    kept = np.isin(np.arange(len(hits.terms)), rarest).repeat(hits.sizes)
     names = tuple(hits.terms[at] for at in rarest.tolist())
-    sizes = np.bincount(hits.term)[rarest].tolist()
+    sizes = hits.sizes[rarest].tolist()
     return _hits(names, hits.documents[kept], hits.counts[kept], sizes, total)
 
 
@@ -197,23 +220,25 @@ _Postings: TypeAlias = tuple[NDArray[np.intp], Floats, list[int]]
 
 
 def _postings(
-    terms: Sequence[str], index: LexicalIndex, number_of: Positions, start: int
+    terms: Sequence[str], index: LexicalIndex, number_of: Positions | None, start: int
 ) -> _Postings:
     """Numbers and counts of the ranked documents of each term, then how many each has."""
     spans = [index.span(term) for term in terms]
     sizes = [span.stop - span.start for span in spans]
     if not any(sizes):
         return np.zeros(0, dtype=np.intp), np.zeros(0), sizes
-    documents = number_of.take(np.concatenate([index.documents[span] for span in spans]))
-    counts = np.concatenate([index.counts[span] for span in spans])
-    if np.minimum.reduce(documents) < 0:
-        ranked = documents >= 0
-        documents, counts = documents[ranked], counts[ranked]
-        of_terms = np.arange(len(terms)).repeat(sizes)[ranked]
-        sizes = np.bincount(of_terms, minlength=len(terms)).tolist()
+    documents = np.concatenate([index.documents[span] for span in spans], dtype=np.intp)
+    counts = np.concatenate([index.counts[span] for span in spans], dtype=np.float64)
+    if number_of is not None:
+        documents = number_of.take(documents).astype(np.intp)
+        if np.minimum.reduce(documents) < 0:
+            ranked = documents >= 0
+            documents, counts = documents[ranked], counts[ranked]
+            of_terms = np.arange(len(terms)).repeat(sizes)[ranked]
+            sizes = np.bincount(of_terms, minlength=len(terms)).tolist()
     if start:
         documents += start
-    return documents.astype(np.intp), counts.astype(np.float64), sizes
+    return documents, counts, sizes
 
 
 def _together(parts: Sequence[_Postings]) -> _Postings:
@@ -242,8 +267,7 @@ def _hits(
     frequency = np.array([size for size in sizes if size], dtype=np.intp)
     ends = np.zeros(len(found) + 1, dtype=np.intp)
     np.add.accumulate(frequency, out=ends[1:])
-    term = np.arange(len(found)).repeat(frequency)
-    return Hits(found, documents, counts, term, ends, _idf(frequency, total))
+    return Hits(found, documents, counts, frequency, ends, _idf(frequency, total))
 
 
 def bm25(hits: Hits, lengths: Floats, mean_length: float, *, k1: float, b: float) -> Floats:
@@ -258,7 +282,7 @@ def bm25(hits: Hits, lengths: Floats, mean_length: float, *, k1: float, b: float
     weights += k1 * (1 - b)
     weights += hits.counts
     np.divide(hits.counts, weights, out=weights)
-    weights *= (hits.idf * (k1 + 1)).take(hits.term)
+    weights *= hits.spread(hits.idf * (k1 + 1))
     return summed(hits.documents, weights, len(lengths))
 
 
@@ -283,7 +307,7 @@ def grouped_bm25(
     for first in range(0, len(hits.terms), at_once):
         last = min(first + at_once, len(hits.terms))
         span = slice(ends[first], ends[last])
-        places = (hits.term[span] - first) * total
+        places = np.arange(0, (last - first) * total, total).repeat(hits.sizes[first:last])
         places += groups[span]
         table = summed(places, hits.counts[span], (last - first) * total).reshape(-1, total)
         idf = _idf(np.add.reduce(table > 0, axis=1), total)

@@ -21,6 +21,7 @@ from afterturn.retrieval import lexical, signals
 from afterturn.retrieval.lexical import Floats, Hits, Mask
 from afterturn.retrieval.question import Cue, Question, named_speaker
 from afterturn.retrieval.selection import Slots
+from afterturn.retrieval.signals import Standard
 from afterturn.retrieval.tokenizer import terms
 from afterturn.retrieval.traits import NAMES_MAX
 from afterturn.retrieval.view import View
@@ -41,41 +42,51 @@ _SAMPLE: Final = 4_000
 
 
 class Parts:
-    """What each signal adds for `count` positions, a row each, of at most `_MOST` signals.
+    """What each signal adds at `count` positions.
 
     They lie `among` so many (by default there are no others); to the others nothing is added.
     """
 
-    _MOST: Final = 9
-
     def __init__(self, count: int, among: int | None = None) -> None:
-        self._rows = np.empty((self._MOST, count))
-        self._among = count if among is None else among
-        self._means: list[float] = []
+        self._count = count
+        self._among = (count if among is None else among) or 1
+        self._weights: list[float] = []
+        self._values: list[NDArray[Any]] = []
+        self._means: list[float | None] = []
         self.names: list[str] = []
-
-    @property
-    def values(self) -> NDArray[np.float64]:
-        """float64 [names, count]."""
-        return self._rows[: len(self.names)]
 
     def add(
         self, name: str, weight: float, values: NDArray[Any], *, mean: float | None = None
     ) -> None:
         """One more signal: the values by its weight. A mean that is known need not be computed."""
-        row = self._rows[len(self.names)]
-        np.multiply(values, weight, out=row)
-        self._means.append(np.add.reduce(row) / (self._among or 1) if mean is None else mean)
         self.names.append(name)
+        self._weights.append(weight)
+        self._values.append(values)
+        self._means.append(mean)
+
+    def add_standard(self, name: str, weight: float, values: Standard) -> None:
+        """One more signal, in standard deviations."""
+        self.add(name, weight * values.per_spread, values.values, mean=values.mean)
 
     def total(self) -> Floats:
-        """What all of them add."""
-        # Not a BLAS product: its threads cost more than they gain on so little.
-        return np.asarray(np.add.reduce(self.values))
+        """What all of them add at each position, their means among it."""
+        total, part = np.zeros(self._count), np.empty(self._count)
+        for weight, values in zip(self._weights, self._values, strict=True):
+            total += np.multiply(values, weight, out=part)
+        return total
 
     def beside_mean(self, places: Slots) -> NDArray[np.float64]:
-        """What they add at some places, against the mean of all: [places, names]."""
-        return np.asarray(self.values.take(places, axis=1).T - self._means)
+        """What they add at some places, against the mean of all: [names, places]."""
+        found = np.array([values.take(places) for values in self._values], dtype=np.float64)
+        found -= np.array(list(map(self._mean, self._values, self._means)))[:, None]
+        found *= np.array(self._weights)[:, None]
+        return found
+
+    def _mean(self, values: NDArray[Any], known: float | None) -> float:
+        if known is not None:
+            return known
+        count = np.count_nonzero if values.dtype == np.bool_ else np.add.reduce
+        return float(count(values)) / self._among
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +119,12 @@ class Ranking:
         """What each signal that is not silent adds to the scores at these places."""
         at = np.asarray(places, dtype=np.intp)
         own = self.own.beside_mean(self.positions.take(at))
-        added = np.concatenate((own, self.around.beside_mean(at)), axis=1)
+        added = np.concatenate((own, self.around.beside_mean(at)))
         added *= self.scale
         names = (*self.own.names, *self.around.names)
         return [
             {name: part for name, part in zip(names, row, strict=True) if part}
-            for row in added.round(6).tolist()
+            for row in added.T.round(6).tolist()
         ]
 
 
@@ -132,7 +143,7 @@ def rank(
     around = _around(view, question, hits, shares, evidence, weights, at)
     scores = base.take(at) + around.total()
     base[at] = scores
-    mean, scale = _scale(base)
+    _, mean, scale = signals.standard(base)
     scores -= mean
     scores *= scale
     return Ranking(
@@ -148,21 +159,18 @@ def rank(
 
 def _own(
     view: View, cue: Cue, question: Question, hits: Hits, shares: Floats, weights: Weights
-) -> tuple[Parts, Floats]:
-    """What each record's own text says; then the evidence in it that others may borrow.
-
-    The evidence is in standard deviations.
-    """
+) -> tuple[Parts, Standard]:
+    """What each record's own text says; then the evidence in it that others may borrow."""
     own = Parts(len(view))
     scores = lexical.bm25(hits, view.piece_lengths, view.mean_length, k1=weights.k1, b=weights.b)
-    evidence = signals.standardise(view.best_piece(scores))
-    own.add("lexical", weights.lexical, evidence, mean=0.0)
+    evidence = words = signals.standard(view.best_piece(scores))
+    own.add_standard("lexical", weights.lexical, words)
     if cue.vector is not None:
         known = None if view.vectors == len(view) else view.has_vector
-        cosines = signals.standardise(view.cosines(cue.vector), known)
-        own.add("vector", weights.vector, cosines, mean=0.0)
-        cosines *= _VECTOR_TO_LEXICAL  # in place: an array as long as the scope is slow to come by
-        evidence += cosines
+        cosines = signals.standard(view.cosines(cue.vector), known)
+        own.add_standard("vector", weights.vector, cosines)
+        if cosines.per_spread:
+            evidence = _together(words, cosines)
     own.add("coverage", weights.coverage, signals.coverage(view, hits, shares))
     if question.terms:
         own.add("prior", 1.0, view.prior(weights, to_assistant=question.to_assistant))
@@ -177,8 +185,15 @@ def _own(
         now = cue.now if cue.now is not None else float(happened_at.max())
         recent = signals.recency(happened_at, now, weights.recency_half_life_days)
         own.add("recency", weights.recency, recent)
-    evidence *= signals.per_spread(evidence)
     return own, evidence
+
+
+def _together(words: Standard, cosines: Standard) -> Standard:
+    """The evidence of both arms, each in standard deviations."""
+    share = words.per_spread / (_VECTOR_TO_LEXICAL * cosines.per_spread)
+    values = words.values * share
+    values += cosines.values
+    return signals.standard(values, mean=share * words.mean + cosines.mean)
 
 
 def _candidates(base: Floats, reach: int) -> Slots:
@@ -212,7 +227,7 @@ def _around(
     question: Question,
     hits: Hits,
     shares: Floats,
-    evidence: Floats,
+    evidence: Standard,
     weights: Weights,
     at: Slots,
 ) -> Parts:
@@ -245,12 +260,3 @@ def _is_about(view: View, speaker: str, hits: Hits) -> Mask:
     mentions = np.zeros(len(view), dtype=np.bool_)
     mentions[view.owners(hits.documents_of(terms(speaker)))] = True
     return said | (mentions & ~view.has_speaker())
-
-
-def _scale(total: Floats) -> tuple[float, float]:
-    """The mean, and what brings a deviation from it to standard deviations."""
-    if not len(total):
-        return 0.0, 0.0
-    mean = float(np.add.reduce(total)) / len(total)
-    total -= mean  # in place: nobody looks at it again
-    return mean, signals.per_spread(total)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from afterturn.records import MemoryLayer
 from afterturn.retrieval import lexical
 from afterturn.retrieval.lexical import LexicalIndex, Mask, Positions
+from afterturn.retrieval.order import in_order
 from afterturn.retrieval.rows import Row
 from afterturn.retrieval.tokenizer import terms
 from afterturn.retrieval.traits import traits
@@ -57,8 +58,11 @@ COLUMNS: Final = np.dtype(
 class Segment:
     """Rows with everything that ranking needs of them; arrays are aligned with the `count` rows.
 
+    Rows lie in the order of `in_order`, but for those of `thin`.
+
     `vectors` float32 [rows, dim] of unit length, zeros where `has_vector` is false, and [rows, 0]
-    without an embedder; `vector_sum` float64 [dim]. `columns` is of dtype `COLUMNS`, times in
+    without an embedder; `vector_sum` float64 [dim]. They lie column by column, in which BLAS takes
+    half as long for the product with one vector. `columns` is of dtype `COLUMNS`, times in
     seconds since the epoch, layers as positions in `LAYERS`; `speaker` is a position in
     `speaker_names`, -1 for none.
     """
@@ -91,7 +95,9 @@ class Part:
 def build(rows: Sequence[Row], vectors: NDArray[np.float32]) -> Segment:
     """A segment of these rows; `vectors` float32 [rows, dim], unusable rows zero or not finite."""
     columns = np.array([_column(row) for row in rows], dtype=COLUMNS)
-    return _segment(tuple(rows), _index(rows), columns, *usable(vectors))
+    order = in_order(columns, np.arange(len(rows)))
+    rows = tuple([rows[at] for at in order.tolist()])
+    return _segment(rows, _index(rows), columns[order], *usable(vectors[order]))
 
 
 def thin(
@@ -134,17 +140,34 @@ def _index(rows: Sequence[Row], words: frozenset[str] | None = None) -> LexicalI
 
 def merge(parts: Sequence[Part]) -> Segment:
     """One segment of all live rows, without reading any text again."""
-    rows = tuple(
+    rows = [
         row
         for part in parts
         for row, alive in zip(part.segment.rows, part.alive.tolist(), strict=True)
         if alive
-    )
-    index = lexical.merge([(part.segment.lexical, part.alive) for part in parts])
+    ]
     columns = np.concatenate([part.segment.columns[part.alive] for part in parts])
-    vectors = np.concatenate([part.segment.vectors[part.alive] for part in parts])
+    order = in_order(columns, np.arange(len(rows)))
+    index = lexical.merge([(part.segment.lexical, part.alive) for part in parts], order)
     has_vector = np.concatenate([part.segment.has_vector[part.alive] for part in parts])
-    return _segment(rows, index, columns, vectors, has_vector)
+    return _segment(
+        tuple([rows[at] for at in order.tolist()]),
+        index,
+        columns[order],
+        _merged_vectors(parts, order),
+        has_vector[order],
+    )
+
+
+def _merged_vectors(parts: Sequence[Part], order: NDArray[np.intp]) -> NDArray[np.float32]:
+    """The vectors of all live rows in this order. As they lie, by column; nothing is held twice."""
+    slots = np.flatnonzero(np.concatenate([part.alive for part in parts])).take(order)
+    dim = parts[0].segment.vectors.shape[1]
+    merged = np.empty((len(slots), dim), dtype=np.float32, order="F")
+    for at in range(dim):
+        column = np.concatenate([part.segment.vectors[:, at] for part in parts])
+        merged[:, at] = column.take(slots)
+    return merged
 
 
 def whole(segment: Segment) -> Part:
@@ -226,7 +249,7 @@ def _segment(
         slots={row.record_id: at for at, row in enumerate(rows)},
         count=len(rows),
         lexical=index,
-        vectors=vectors,
+        vectors=np.asfortranarray(vectors),
         vector_sum=vectors.sum(axis=0, dtype=np.float64),
         has_vector=has_vector,
         columns=columns,

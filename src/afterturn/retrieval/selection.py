@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from afterturn.retrieval.lexical import Floats, Mask, Positions
+from afterturn.retrieval.order import in_order
 from afterturn.retrieval.rows import Row
 from afterturn.retrieval.segments import COLUMNS, LAYERS, Part
 from afterturn.retrieval.tokenizer import terms
@@ -34,7 +35,8 @@ _DISTANCE_SQUARE_MIN: Final = 1e-4
 class Selection:
     """Ranked positions 0 to n-1; arrays are aligned with them unless said.
 
-    `slots` are positions among all slots of the entry. `opens_thread` is true where a
+    `slots` are positions among all slots of the entry; where all of those are ranked as they lie
+    it is `in_place`. `opens_thread` is true where a
     conversation begins, `goes_on` where the next position is of the same one and `was_asked` where
     the one before is and ends in a question. `standing` is what somebody wants from now on, but for
     what an assistant says. `session_of` numbers the sessions (a record outside
@@ -42,7 +44,8 @@ class Selection:
     how many terms they have.
 
     A text is one or more pieces in the lexical index: the ranked ones are numbered by position,
-    `piece_of` gives their number per part of the entry (-1 where not ranked), `piece_owners` and
+    `piece_of` gives their number per part of the entry (-1 where not ranked, `None` for a part in
+    which each is its own number), `piece_owners` and
     `piece_lengths` [pieces] the position and the terms of each, `piece_starts` the first of each
     position, `terms` how many all of them have.
 
@@ -55,6 +58,7 @@ class Selection:
     """
 
     slots: Slots
+    in_place: bool
     opens_thread: Mask
     goes_on: Mask
     was_asked: Mask
@@ -63,7 +67,7 @@ class Selection:
     session_starts: Slots
     session_lengths: NDArray[np.float64]
     columns: Columns
-    piece_of: tuple[Positions, ...]
+    piece_of: tuple[Positions | None, ...]
     piece_owners: Positions
     piece_lengths: NDArray[np.float64]
     piece_starts: Slots
@@ -109,7 +113,7 @@ def select(parts: Sequence[Part], layers: frozenset[str] | None) -> Selection:
     if layers is not None:
         wanted = wanted & np.isin(columns["layer"], [LAYERS.index(layer) for layer in layers])
     twin = _is_twin(columns, wanted)
-    slots = _in_order(columns, np.flatnonzero(wanted & ~twin))
+    slots = in_order(columns, np.flatnonzero(wanted & ~twin))
     ranked = columns.take(slots)  # by an index it takes 30 times as long
     opens_thread = _opens_thread(ranked)
     opens_session = opens_thread | (ranked["session_key"] == 0)
@@ -124,6 +128,7 @@ def select(parts: Sequence[Part], layers: frozenset[str] | None) -> Selection:
     was_asked[1:] = goes_on[:-1] & ranked["asks"][:-1]
     return Selection(
         slots=slots,
+        in_place=len(slots) == len(columns) and _counts_up(slots),
         opens_thread=opens_thread,
         goes_on=goes_on,
         was_asked=was_asked,
@@ -168,29 +173,6 @@ def _is_twin(columns: Columns, wanted: Mask) -> Mask:
     return twin
 
 
-def _in_order(columns: Columns, slots: Slots) -> Slots:
-    """Slots by conversation, then time; facts, which are no part of one, after them.
-
-    What happened at the same time goes by when it was recorded, then by `order_key`. Few do, and
-    those two keys are the ones that lie in no order and so take long to sort by: they are looked
-    at only where they decide.
-    """
-    facts = ~columns["is_message"][slots]
-    session, happened = columns["session_key"][slots], columns["happened_at"][slots]
-    order = np.lexsort((happened, session, facts))
-    ties = np.zeros(len(slots) + 1, dtype=np.bool_)
-    for key in (facts, session, happened):
-        ties[1:-1] |= key[order[1:]] != key[order[:-1]]
-    ties[1:-1] = ~ties[1:-1]
-    among = np.flatnonzero(ties[:-1] | ties[1:])
-    if len(among):
-        group = np.cumsum(~ties[:-1])[among]
-        tied = slots[order[among]]
-        decided = np.lexsort((columns["order_key"][tied], columns["recorded_at"][tied], group))
-        order[among] = order[among[decided]]
-    return slots[order]
-
-
 def _opens_thread(ranked: Columns) -> Mask:
     opens = np.ones(len(ranked), dtype=np.bool_)
     same = ranked["session_key"][1:] == ranked["session_key"][:-1]
@@ -200,7 +182,7 @@ def _opens_thread(ranked: Columns) -> Mask:
 
 def _pieces(
     parts: Sequence[Part], slots: Slots
-) -> tuple[tuple[Positions, ...], Positions, NDArray[np.float64]]:
+) -> tuple[tuple[Positions | None, ...], Positions, NDArray[np.float64]]:
     """The ranked pieces' numbers per part, then the position and the terms of each."""
     position_of = np.full(sum(len(part.segment) for part in parts), -1, dtype=np.int32)
     position_of[slots] = np.arange(len(slots), dtype=np.int32)
@@ -215,7 +197,8 @@ def _pieces(
     number = np.full(len(positions), -1, dtype=np.int32)
     number[order] = np.arange(len(order), dtype=np.int32)
     lengths = _joined([index.lengths for index in indexes], np.dtype(np.int32))
-    piece_of = tuple(np.split(number, np.cumsum([len(p) for p in place])[:-1])) if parts else ()
+    of_parts = np.split(number, np.cumsum([len(p) for p in place])[:-1]) if parts else []
+    piece_of = tuple([None if _counts_up(numbers) else numbers for numbers in of_parts])
     return piece_of, positions[order], lengths[order].astype(np.float64)
 
 
@@ -265,6 +248,10 @@ def _twins(keys: NDArray[np.int64], twins: Slots, slots: Slots) -> dict[int, tup
     for slot, position in zip(twins.tolist(), positions.tolist(), strict=True):
         grouped.setdefault(position, []).append(slot)
     return {at: tuple(found) for at, found in grouped.items()}
+
+
+def _counts_up(numbers: NDArray[np.integer[Any]]) -> bool:
+    return bool(np.array_equal(numbers, np.arange(len(numbers))))
 
 
 def _joined(arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:

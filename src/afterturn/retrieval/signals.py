@@ -11,7 +11,7 @@ counts there is their number, and that a method (`take`) takes half as long as a
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -21,45 +21,66 @@ from afterturn.retrieval.selection import Slots
 from afterturn.retrieval.view import View
 
 SECONDS_A_DAY: Final = 86_400.0
-_SPREAD_MIN: Final = 1e-9
-# From so many on OpenBLAS adds up in threads, which cost more than they gain on so little.
-_THREADED_FROM: Final = 10_000
+# Less than this share of the mean square is what the last bits of sums make.
+_VARIANCE_MIN: Final = 1e-12
+# More than so many OpenBLAS adds up in threads, which cost more than they gain on so little.
+_ALONE_MAX: Final = 10_000
+# A float64 holds a bit for each of so many terms, exactly; a row of `_SETS` one for each of eight.
+_BITS: Final = 48
 _SET_TERMS: Final = 8
 # Row by row the terms in each set of `_SET_TERMS` of them.
 _SETS: Final = (np.arange(1 << _SET_TERMS)[:, None] >> np.arange(_SET_TERMS) & 1).astype(np.float64)
 
 
-def standardise(values: Floats, known: Mask | None = None) -> Floats:
-    """Turn values, in place, into standard deviations from their mean; zeros where all are equal.
+class Standard(NamedTuple):
+    """Values, and what brings them to standard deviations from their mean.
 
-    With `known`, mean and deviation are those of the known values, and the others count as
-    average: a record without a vector is neither favoured nor pushed down.
+    They are not brought there all at once, as two passes over the scope would, but where they are
+    looked at. `per_spread` is one by the standard deviation, 0 where all values are equal.
+    """
+
+    values: Floats
+    mean: float
+    per_spread: float
+
+    def at(self, positions: Slots) -> Floats:
+        """The values at these positions (beyond the ends: of the other end) brought there."""
+        found = self.values.take(positions, mode="wrap")
+        found -= self.mean
+        found *= self.per_spread
+        return found
+
+
+def standard(values: Floats, known: Mask | None = None, *, mean: float | None = None) -> Standard:
+    """The values with their mean, which may be known already, and spread.
+
+    With `known`, both are those of the known values, and the others become average, in place: a
+    record without a vector is neither favoured nor pushed down.
     """
     if known is not None:
-        of_known = standardise(values[known])
-        values[:] = 0.0
-        values[known] = of_known
-    elif len(values):
-        values -= np.add.reduce(values) / len(values)
-        values *= per_spread(values)
-    return values
+        _, mean, per_spread = standard(values[known])
+        values[~known] = mean
+        return Standard(values, mean, per_spread)
+    if not len(values):
+        return Standard(values, 0.0, 0.0)
+    if mean is None:
+        mean = float(np.add.reduce(values)) / len(values)
+    square = _square_sum(values) / len(values)
+    variance = square - mean * mean
+    per_spread = 1.0 / math.sqrt(variance) if variance > _VARIANCE_MIN * square else 0.0
+    return Standard(values, mean, per_spread)
 
 
-def per_spread(deviations: Floats) -> float:
-    """One by the standard deviation of what deviates from a mean by so much, 0 where none does."""
-    if not len(deviations):
-        return 0.0
-    if len(deviations) < _THREADED_FROM:
-        square = float(deviations @ deviations)
-    else:
-        square = float(np.einsum("i,i->", deviations, deviations))
-    spread = math.sqrt(square / len(deviations))
-    return 1.0 / spread if spread > _SPREAD_MIN else 0.0
+def _square_sum(values: Floats) -> float:
+    if len(values) <= _ALONE_MAX:
+        return float(values @ values)
+    parts = [values[at : at + _ALONE_MAX] for at in range(0, len(values), _ALONE_MAX)]
+    return float(sum([part @ part for part in parts]))
 
 
 def coverage(view: View, hits: Hits, shares: Floats) -> Floats:
     """The share of the question's idf mass found in the best piece of each text, 0 to 1."""
-    return view.best_piece(lexical.summed(hits.documents, shares.take(hits.term), view.pieces))
+    return view.best_piece(lexical.summed(hits.documents, hits.spread(shares), view.pieces))
 
 
 def thread_coverage(view: View, hits: Hits, shares: Floats, at: Slots) -> Floats:
@@ -68,36 +89,38 @@ def thread_coverage(view: View, hits: Hits, shares: Floats, at: Slots) -> Floats
     Who answers a question does not repeat its words.
     """
     covered = np.zeros(len(at))
-    owners, ends = view.owners(hits.documents), hits.ends.tolist()
-    before = np.where(view.opens_thread.take(at), len(view), at - 1)
-    for start in range(0, len(hits.terms), _SET_TERMS):
-        share = shares[start : start + _SET_TERMS]
-        # A bit for each of eight terms, and what every set of them covers.
-        sets = np.zeros(len(view) + 1, dtype=np.uint8)  # the last stands for "nothing before"
-        for bit in range(len(share)):
-            span = slice(ends[start + bit], ends[start + bit + 1])
-            sets[owners[span]] |= np.uint8(1 << bit)
-        covers = _SETS[: 1 << len(share), : len(share)] @ share
-        covered += covers.take(sets.take(at) | sets.take(before))
+    continues = ~view.opens_thread.take(at)
+    for start in range(0, len(hits.terms), _BITS):
+        share, sizes = shares[start : start + _BITS], hits.sizes[start : start + _BITS]
+        span = slice(hits.ends[start], hits.ends[start + len(share)])
+        # A bit for each term: in a piece it counts once, so their sum is the set of its terms.
+        bits = np.ldexp(1.0, np.arange(len(share))).repeat(sizes)
+        sets = view.any_piece(lexical.summed(hits.documents[span], bits, view.pieces))
+        before = sets.take(at - 1, mode="wrap") * continues
+        found = sets.take(at).astype(np.intp) | before.astype(np.intp)
+        for first in range(0, len(share), _SET_TERMS):
+            some = share[first : first + _SET_TERMS]
+            covers = _SETS[: 1 << len(some), : len(some)] @ some
+            covered += covers.take(found >> first & (1 << len(some)) - 1)
     return covered
 
 
-def previous_evidence(evidence: Floats, view: View, at: Slots) -> Floats:
+def previous_evidence(evidence: Standard, view: View, at: Slots) -> Floats:
     """The evidence of the message before, where it asks; 0 at the start of a conversation."""
-    return np.asarray(evidence.take(at - 1, mode="wrap") * view.was_asked.take(at))
+    return np.asarray(evidence.at(at - 1) * view.was_asked.take(at))
 
 
-def following_evidence(evidence: Floats, view: View, at: Slots) -> Floats:
+def following_evidence(evidence: Standard, view: View, at: Slots) -> Floats:
     """The evidence of the message after, 0 at the end of a conversation."""
-    return np.asarray(evidence.take(at + 1, mode="wrap") * view.goes_on.take(at))
+    return np.asarray(evidence.at(at + 1) * view.goes_on.take(at))
 
 
-def session_evidence(evidence: Floats, view: View, at: Slots) -> Floats:
+def session_evidence(evidence: Standard, view: View, at: Slots) -> Floats:
     """The best evidence of each candidate's session: what it was about."""
     if not len(at):
         return np.zeros(0)
-    best = np.maximum.reduceat(evidence, view.session_starts)
-    return best.take(view.session_of.take(at))
+    best = evidence._replace(values=np.maximum.reduceat(evidence.values, view.session_starts))
+    return best.at(view.session_of.take(at))
 
 
 def session_lexical(view: View, hits: Hits, at: Slots, *, k1: float, b: float) -> Floats:
@@ -107,7 +130,7 @@ def session_lexical(view: View, hits: Hits, at: Slots, *, k1: float, b: float) -
     sessions = view.session_of.take(view.owners(hits.documents))
     mean = view.mean_session_length
     scores = lexical.grouped_bm25(hits, sessions, view.session_lengths, mean, k1=k1, b=b)
-    return standardise(scores).take(view.session_of.take(at))
+    return standard(scores).at(view.session_of.take(at))
 
 
 def recency(happened_at: Floats, now: float, half_life_days: float) -> Floats:

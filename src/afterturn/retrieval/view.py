@@ -134,8 +134,17 @@ class View:
         """For each ranked row the largest of its pieces' values [pieces]."""
         if self.pieces == len(self):
             return values
-        starts = _shifted([s.piece_starts for s in self.selections], self._piece_starts)
-        return np.maximum.reduceat(values, starts) if len(starts) else np.zeros(0)
+        return np.asarray(np.maximum.reduceat(values, self._first_pieces))
+
+    def any_piece(self, sets: Floats) -> NDArray[Any]:
+        """For each ranked row the bits that any of its pieces' values [pieces] has."""
+        if self.pieces == len(self):
+            return sets
+        return np.bitwise_or.reduceat(sets.astype(np.int64), self._first_pieces)
+
+    @cached_property
+    def _first_pieces(self) -> Slots:
+        return _shifted([s.piece_starts for s in self.selections], self._piece_starts)
 
     def hits(self, words: Sequence[str]) -> Hits:
         """In which pieces the words occur, in all entries together."""
@@ -156,12 +165,12 @@ class View:
         found = []
         for entry, selection in zip(self.entries, self.selections, strict=True):
             away = vector - selection.centre
+            away *= np.float32(_COSINE_UNITS / (math.sqrt(away @ away) or 1.0))
             products = [part.segment.vectors @ away for part in entry.parts]
             product = products[0] if len(products) == 1 else np.concatenate(products)
-            cosine = product.take(selection.slots)
+            cosine = product if selection.in_place else product.take(selection.slots)
             cosine -= away @ selection.centre
             cosine *= selection.nearness
-            cosine *= np.float32(_COSINE_UNITS / (math.sqrt(away @ away) or 1.0))
             # Matrix products differ in the last bits with the shape of the matrix.
             np.rint(cosine, out=cosine)
             found.append(cosine)
