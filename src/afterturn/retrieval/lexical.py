@@ -312,13 +312,13 @@ def grouped_bm25(
         table = summed(places, hits.counts[span], (last - first) * total).reshape(-1, total)
         idf = _idf(np.add.reduce(table > 0, axis=1), total)
         table /= table + norms
-        table *= (idf * (k1 + 1))[:, None]
-        scores += np.add.reduce(table)
+        scores += (idf * (k1 + 1)) @ table
     return scores
 
 
 def _idf(frequency: NDArray[np.intp], total: int) -> Floats:
-    return np.asarray(np.log1p((total - frequency + 0.5) / (frequency + 0.5)))
+    """log(1 + (total - frequency + 0.5) / (frequency + 0.5))."""
+    return np.asarray(np.log((total + 1) / (frequency + 0.5)))
 
 
 def summed(places: NDArray[np.intp], values: Floats, total: int) -> Floats:

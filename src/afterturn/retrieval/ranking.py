@@ -50,7 +50,7 @@ class Parts:
     def __init__(self, count: int, among: int | None = None) -> None:
         self._count = count
         self._among = (count if among is None else among) or 1
-        self._weights: list[float] = []
+        self.weights: list[float] = []
         self._values: list[NDArray[Any]] = []
         self._means: list[float | None] = []
         self.names: list[str] = []
@@ -60,7 +60,7 @@ class Parts:
     ) -> None:
         """One more signal: the values by its weight. A mean that is known need not be computed."""
         self.names.append(name)
-        self._weights.append(weight)
+        self.weights.append(weight)
         self._values.append(values)
         self._means.append(mean)
 
@@ -70,21 +70,25 @@ class Parts:
 
     def total(self) -> Floats:
         """What all of them add at each position, their means among it."""
-        total, part = np.zeros(self._count), np.empty(self._count)
-        for weight, values in zip(self._weights, self._values, strict=True):
+        total = np.empty(self._count)
+        np.multiply(self._values[0], self.weights[0], out=total)
+        part = np.empty(self._count)
+        for weight, values in zip(self.weights[1:], self._values[1:], strict=True):
             total += np.multiply(values, weight, out=part)
         return total
 
-    def beside_mean(self, places: Slots) -> NDArray[np.float64]:
-        """What they add at some places, against the mean of all: [names, places]."""
-        found = np.array([values.take(places) for values in self._values], dtype=np.float64)
-        found -= np.array(list(map(self._mean, self._values, self._means)))[:, None]
-        found *= np.array(self._weights)[:, None]
-        return found
+    def taken(self, places: Slots) -> list[NDArray[Any]]:
+        """The values at some places, by signal."""
+        return [values.take(places) for values in self._values]
 
-    def _mean(self, values: NDArray[Any], known: float | None) -> float:
-        if known is not None:
-            return known
+    def means(self) -> list[float]:
+        """The mean of all values, by signal."""
+        return [
+            self._mean(values) if known is None else known
+            for values, known in zip(self._values, self._means, strict=True)
+        ]
+
+    def _mean(self, values: NDArray[Any]) -> float:
         count = np.count_nonzero if values.dtype == np.bool_ else np.add.reduce
         return float(count(values)) / self._among
 
@@ -117,11 +121,11 @@ class Ranking:
 
     def explained(self, places: Sequence[int]) -> list[dict[str, float]]:
         """What each signal that is not silent adds to the scores at these places."""
-        at = np.asarray(places, dtype=np.intp)
-        own = self.own.beside_mean(self.positions.take(at))
-        added = np.concatenate((own, self.around.beside_mean(at)))
-        added *= self.scale
-        names = (*self.own.names, *self.around.names)
+        own, around, at = self.own, self.around, np.asarray(places, dtype=np.intp)
+        added = np.array([*own.taken(self.positions.take(at)), *around.taken(at)], dtype=np.float64)
+        added -= np.array([*own.means(), *around.means()])[:, None]
+        added *= np.array([*own.weights, *around.weights])[:, None] * self.scale
+        names = (*own.names, *around.names)
         return [
             {name: part for name, part in zip(names, row, strict=True) if part}
             for row in added.T.round(6).tolist()

@@ -11,9 +11,10 @@ counts there is their number, and that a method (`take`) takes half as long as a
 from __future__ import annotations
 
 import math
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from afterturn.retrieval import lexical
 from afterturn.retrieval.lexical import Floats, Hits, Mask
@@ -28,6 +29,7 @@ _ALONE_MAX: Final = 10_000
 # A float64 holds a bit for each of so many terms, exactly; a row of `_SETS` one for each of eight.
 _BITS: Final = 48
 _SET_TERMS: Final = 8
+_POWERS: Final = 2.0 ** np.arange(_BITS)
 # Row by row the terms in each set of `_SET_TERMS` of them.
 _SETS: Final = (np.arange(1 << _SET_TERMS)[:, None] >> np.arange(_SET_TERMS) & 1).astype(np.float64)
 
@@ -44,8 +46,8 @@ class Standard(NamedTuple):
     per_spread: float
 
     def at(self, positions: Slots) -> Floats:
-        """The values at these positions (beyond the ends: of the other end) brought there."""
-        found = self.values.take(positions, mode="wrap")
+        """The values at these positions (beyond an end: at that end) brought there."""
+        found = self.values.take(positions, mode="clip")
         found -= self.mean
         found *= self.per_spread
         return found
@@ -78,6 +80,11 @@ def _square_sum(values: Floats) -> float:
     return float(sum([part @ part for part in parts]))
 
 
+def _of(values: NDArray[Any], at: Slots) -> NDArray[Any]:
+    """The values of the candidates, which are all there are where they are as many."""
+    return values if len(at) == len(values) else values.take(at)
+
+
 def coverage(view: View, hits: Hits, shares: Floats) -> Floats:
     """The share of the question's idf mass found in the best piece of each text, 0 to 1."""
     return view.best_piece(lexical.summed(hits.documents, hits.spread(shares), view.pieces))
@@ -89,15 +96,15 @@ def thread_coverage(view: View, hits: Hits, shares: Floats, at: Slots) -> Floats
     Who answers a question does not repeat its words.
     """
     covered = np.zeros(len(at))
-    continues = ~view.opens_thread.take(at)
+    continues = ~_of(view.opens_thread, at)
     for start in range(0, len(hits.terms), _BITS):
         share, sizes = shares[start : start + _BITS], hits.sizes[start : start + _BITS]
         span = slice(hits.ends[start], hits.ends[start + len(share)])
         # A bit for each term: in a piece it counts once, so their sum is the set of its terms.
-        bits = np.ldexp(1.0, np.arange(len(share))).repeat(sizes)
+        bits = _POWERS[: len(share)].repeat(sizes)
         sets = view.any_piece(lexical.summed(hits.documents[span], bits, view.pieces))
-        before = sets.take(at - 1, mode="wrap") * continues
-        found = sets.take(at).astype(np.intp) | before.astype(np.intp)
+        before = sets.take(at - 1, mode="clip") * continues
+        found = _of(sets, at).astype(np.intp) | before.astype(np.intp)
         for first in range(0, len(share), _SET_TERMS):
             some = share[first : first + _SET_TERMS]
             covers = _SETS[: 1 << len(some), : len(some)] @ some
@@ -107,12 +114,12 @@ def thread_coverage(view: View, hits: Hits, shares: Floats, at: Slots) -> Floats
 
 def previous_evidence(evidence: Standard, view: View, at: Slots) -> Floats:
     """The evidence of the message before, where it asks; 0 at the start of a conversation."""
-    return np.asarray(evidence.at(at - 1) * view.was_asked.take(at))
+    return np.asarray(evidence.at(at - 1) * _of(view.was_asked, at))
 
 
 def following_evidence(evidence: Standard, view: View, at: Slots) -> Floats:
     """The evidence of the message after, 0 at the end of a conversation."""
-    return np.asarray(evidence.at(at + 1) * view.goes_on.take(at))
+    return np.asarray(evidence.at(at + 1) * _of(view.goes_on, at))
 
 
 def session_evidence(evidence: Standard, view: View, at: Slots) -> Floats:
@@ -120,7 +127,7 @@ def session_evidence(evidence: Standard, view: View, at: Slots) -> Floats:
     if not len(at):
         return np.zeros(0)
     best = evidence._replace(values=np.maximum.reduceat(evidence.values, view.session_starts))
-    return best.at(view.session_of.take(at))
+    return best.at(_of(view.session_of, at))
 
 
 def session_lexical(view: View, hits: Hits, at: Slots, *, k1: float, b: float) -> Floats:
@@ -130,7 +137,7 @@ def session_lexical(view: View, hits: Hits, at: Slots, *, k1: float, b: float) -
     sessions = view.session_of.take(view.owners(hits.documents))
     mean = view.mean_session_length
     scores = lexical.grouped_bm25(hits, sessions, view.session_lengths, mean, k1=k1, b=b)
-    return standard(scores).at(view.session_of.take(at))
+    return standard(scores).at(_of(view.session_of, at))
 
 
 def recency(happened_at: Floats, now: float, half_life_days: float) -> Floats:

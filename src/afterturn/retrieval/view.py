@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,12 @@ from afterturn.retrieval.selection import Selection, Slots, row_at
 from afterturn.retrieval.weights import Weights
 
 _COSINE_UNITS: Final = 1e5
+# What a view of one selection has from it as it is.
+_AS_IS: Final = (
+    *("opens_thread", "goes_on", "was_asked", "standing", "has_vector"),
+    *("session_of", "session_starts", "session_lengths", "piece_owners", "piece_lengths"),
+)
+_as_is: Final = attrgetter(*_AS_IS)
 
 
 class View:
@@ -36,6 +43,8 @@ class View:
         self._piece_starts = (0, *accumulate(len(s.piece_owners) for s in self.selections))
         self._terms = sum(s.terms for s in self.selections)
         self._session_starts = (0, *accumulate(len(s.session_starts) for s in self.selections))
+        if len(chosen) == 1:
+            vars(self).update(zip(_AS_IS, _as_is(self.selections[0]), strict=True))
 
     def __len__(self) -> int:
         return self.starts[-1]
