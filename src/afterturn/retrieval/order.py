@@ -15,21 +15,34 @@ from numpy.typing import NDArray
 def in_order(columns: NDArray[Any], slots: NDArray[np.intp]) -> NDArray[np.intp]:
     """Slots by conversation, then time; facts, which are no part of one, after them.
 
-    What happened at the same time goes by when it was recorded, then by `order_key`. Few do, and
-    those two keys are the ones that lie in no order and so take long to sort by: they are looked
-    at only where they decide.
+    What happened at the same time goes by when it was recorded, then by `order_key`. Most slots
+    come in order: only conversations that do not lie in it are sorted.
     """
-    facts = ~columns["is_message"][slots]
-    session, happened = columns["session_key"][slots], columns["happened_at"][slots]
-    order = np.lexsort((happened, session, facts))
-    ties = np.zeros(len(slots) + 1, dtype=np.bool_)
-    for key in (facts, session, happened):
-        ties[1:-1] |= key[order[1:]] != key[order[:-1]]
-    ties[1:-1] = ~ties[1:-1]
-    among = np.flatnonzero(ties[:-1] | ties[1:])
-    if len(among):
-        group = np.cumsum(~ties[:-1])[among]
-        tied = slots[order[among]]
-        decided = np.lexsort((columns["order_key"][tied], columns["recorded_at"][tied], group))
-        order[among] = order[among[decided]]
-    return slots[order]
+    # Session keys are positive: a fact's has the highest bit, which is the sign.
+    group = columns["session_key"].take(slots).astype(np.uint64)
+    group |= (~columns["is_message"].take(slots)).astype(np.uint64) << np.uint64(63)
+    slots = slots.take(np.argsort(group, kind="stable"))
+    group.sort(kind="stable")
+    begins = np.flatnonzero(group[1:] != group[:-1]) + 1
+    unsorted = _comes_late(columns, slots)
+    unsorted[begins - 1] = False  # what begins another conversation is not too late for this one
+    if unsorted.any():
+        number = np.zeros(len(slots), dtype=np.intp)
+        number[begins] = 1
+        number = np.cumsum(number)
+        among = np.flatnonzero(np.isin(number, number[:-1][unsorted]))
+        keys = columns.take(slots[among])
+        order = (keys["order_key"], keys["recorded_at"], keys["happened_at"], number[among])
+        slots[among] = slots[among[np.lexsort(order)]]
+    return slots
+
+
+def _comes_late(columns: NDArray[Any], slots: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """For each slot but the last whether the next one ought to come before it."""
+    late = np.zeros(max(len(slots) - 1, 0), dtype=np.bool_)
+    tied = ~late
+    for name in ("happened_at", "recorded_at", "order_key"):
+        values = columns[name].take(slots)
+        late |= tied & (values[:-1] > values[1:])
+        tied &= values[:-1] == values[1:]
+    return late

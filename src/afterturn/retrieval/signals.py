@@ -29,7 +29,7 @@ _ALONE_MAX: Final = 10_000
 # A float64 holds a bit for each of so many terms, exactly; a row of `_SETS` one for each of eight.
 _BITS: Final = 48
 _SET_TERMS: Final = 8
-_POWERS: Final = 2.0 ** np.arange(_BITS)
+_POWERS: Final = np.ldexp(1.0, np.arange(_BITS)).astype(np.float64)
 # Row by row the terms in each set of `_SET_TERMS` of them.
 _SETS: Final = (np.arange(1 << _SET_TERMS)[:, None] >> np.arange(_SET_TERMS) & 1).astype(np.float64)
 
