@@ -59,10 +59,8 @@ def test_thread_coverage_is_of_a_message_and_the_one_before(
     ]
     view = View([entry(rows)], None)
     hits = view.hits(asked)
-    shares = dict(zip(hits.terms, hits.shares(frozenset()).tolist(), strict=True))
-    found = signals.thread_coverage(
-        view, hits, hits.shares(frozenset()), np.arange(len(view), dtype=np.intp)
-    )
+    shares = dict(zip(hits.terms, hits.shares.tolist(), strict=True))
+    found = signals.thread_coverage(view, hits, np.arange(len(view), dtype=np.intp))
     for position, covered in enumerate(found.tolist()):
         (own,) = view.rows(position)
         before = [row for row in rows if row.session == own.session and row.turn_id < own.turn_id]

@@ -83,21 +83,27 @@ class Hits:
         """For each posting the value of its term."""
         return values.repeat(self.sizes)
 
-    def shares(self, without: frozenset[str]) -> Floats:
-        """The share of each term in the idf mass of all but these, 0 for these, [terms].
+    def without(self, terms: frozenset[str]) -> Hits:
+        """The hits of all terms but these; all of them where nothing else is left."""
+        kept = [at for at, term in enumerate(self.terms) if term not in terms]
+        if not kept or len(kept) == len(self.terms):
+            return self
+        names, sizes = tuple([self.terms[at] for at in kept]), self.sizes.take(kept)
+        documents, counts = self._of(self.documents, kept), self._of(self.counts, kept)
+        return Hits(names, documents, counts, sizes, _ends(sizes), self.idf.take(kept))
 
-        Where nothing else is left, all count.
-        """
-        masses = self.idf
-        if not without.isdisjoint(self.terms) and not without.issuperset(self.terms):
-            masses = masses * [term not in without for term in self.terms]
-        return np.asarray(masses / (np.add.reduce(masses) or 1.0))
+    @property
+    def shares(self) -> Floats:
+        """The share of each term in the idf mass of all, [terms]."""
+        return np.asarray(self.idf / (np.add.reduce(self.idf) or 1.0))
 
     def documents_of(self, terms: Iterable[str]) -> NDArray[np.intp]:
         """The documents that hold any of these terms, once for each."""
         wanted = [self.terms.index(term) for term in terms if term in self.terms]
-        spans = [self.documents[self.ends[at] : self.ends[at + 1]] for at in wanted]
-        return np.concatenate(spans) if spans else self.documents[:0]
+        return self._of(self.documents, wanted) if wanted else self.documents[:0]
+
+    def _of(self, postings: NDArray[Any], terms: Sequence[int]) -> NDArray[Any]:
+        return np.concatenate([postings[self.ends[at] : self.ends[at + 1]] for at in terms])
 
 
 def pieces(terms: Sequence[str]) -> list[Sequence[str]]:
@@ -265,9 +271,14 @@ def _hits(
     """The hits of the terms that have any, with their idf among `total` documents."""
     found = tuple([term for term, size in zip(terms, sizes, strict=False) if size])
     frequency = np.array([size for size in sizes if size], dtype=np.intp)
-    ends = np.zeros(len(found) + 1, dtype=np.intp)
-    np.add.accumulate(frequency, out=ends[1:])
-    return Hits(found, documents, counts, frequency, ends, _idf(frequency, total))
+    idf = _idf(frequency, total)
+    return Hits(found, documents, counts, frequency, _ends(frequency), idf)
+
+
+def _ends(sizes: NDArray[np.intp]) -> NDArray[np.intp]:
+    ends = np.zeros(len(sizes) + 1, dtype=np.intp)
+    np.add.accumulate(sizes, out=ends[1:])
+    return ends
 
 
 def bm25(hits: Hits, lengths: Floats, mean_length: float, *, k1: float, b: float) -> Floats:

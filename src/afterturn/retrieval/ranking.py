@@ -74,7 +74,7 @@ class Parts:
         np.multiply(self._values[0], self.weights[0], out=total)
         part = np.empty(self._count)
         for weight, values in zip(self.weights[1:], self._values[1:], strict=True):
-            total += np.multiply(values, weight, out=part)
+            total += values if weight == 1.0 else np.multiply(values, weight, out=part)
         return total
 
     def taken(self, places: Slots) -> list[NDArray[Any]]:
@@ -135,16 +135,19 @@ class Ranking:
 def rank(
     view: View, cue: Cue, weights: Weights = DEFAULT_WEIGHTS, *, reach: int = REACH
 ) -> Ranking:
-    """The ranking of the best `reach` positions at least; equal inputs rank equally."""
+    """The ranking of the best `reach` positions at least; equal inputs rank equally.
+
+    The names of those who speak are in whatever they said: they tell who, and not what about.
+    """
     question = Question.of(cue)
     if cue.vector is None or not view.vectors:
         weights = weights.without_vector()
     hits = view.hits(question.terms)
-    shares = hits.shares(view.name_terms())
-    own, evidence = _own(view, cue, question, hits, shares, weights)
+    telling = hits.without(view.name_terms())
+    own, evidence = _own(view, cue, question, hits, telling, weights)
     base = own.total()
     at = _candidates(base, reach)
-    around = _around(view, question, hits, shares, evidence, weights, at)
+    around = _around(view, question, hits, telling, evidence, weights, at)
     scores = base.take(at) + around.total()
     base[at] = scores
     _, mean, scale = signals.standard(base)
@@ -162,7 +165,7 @@ def rank(
 
 
 def _own(
-    view: View, cue: Cue, question: Question, hits: Hits, shares: Floats, weights: Weights
+    view: View, cue: Cue, question: Question, hits: Hits, telling: Hits, weights: Weights
 ) -> tuple[Parts, Standard]:
     """What each record's own text says; then the evidence in it that others may borrow."""
     own = Parts(len(view))
@@ -175,7 +178,7 @@ def _own(
         own.add_standard("vector", weights.vector, cosines)
         if cosines.per_spread:
             evidence = _together(words, cosines)
-    own.add("coverage", weights.coverage, signals.coverage(view, hits, shares))
+    own.add("coverage", weights.coverage, signals.coverage(view, telling))
     if question.terms:
         own.add("prior", 1.0, view.prior(weights, to_assistant=question.to_assistant))
     if question.asks_help:
@@ -230,7 +233,7 @@ def _around(
     view: View,
     question: Question,
     hits: Hits,
-    shares: Floats,
+    telling: Hits,
     evidence: Standard,
     weights: Weights,
     at: Slots,
@@ -239,7 +242,7 @@ def _around(
     around = Parts(len(at), among=len(view))
     around.add("previous", weights.previous, signals.previous_evidence(evidence, view, at))
     around.add("following", weights.following, signals.following_evidence(evidence, view, at))
-    covered = signals.thread_coverage(view, hits, shares, at)
+    covered = signals.thread_coverage(view, telling, at)
     around.add("thread_coverage", weights.thread_coverage, covered)
     around.add("session", weights.session, signals.session_evidence(evidence, view, at))
     session = signals.session_lexical(view, hits, at, k1=weights.k1, b=weights.b)

@@ -85,12 +85,12 @@ def _of(values: NDArray[Any], at: Slots) -> NDArray[Any]:
     return values if len(at) == len(values) else values.take(at)
 
 
-def coverage(view: View, hits: Hits, shares: Floats) -> Floats:
+def coverage(view: View, hits: Hits) -> Floats:
     """The share of the question's idf mass found in the best piece of each text, 0 to 1."""
-    return view.best_piece(lexical.summed(hits.documents, hits.spread(shares), view.pieces))
+    return view.best_piece(lexical.summed(hits.documents, hits.spread(hits.shares), view.pieces))
 
 
-def thread_coverage(view: View, hits: Hits, shares: Floats, at: Slots) -> Floats:
+def thread_coverage(view: View, hits: Hits, at: Slots) -> Floats:
     """The share of the question's idf mass found in a message or the one before it, 0 to 1.
 
     Who answers a question does not repeat its words.
@@ -98,7 +98,7 @@ def thread_coverage(view: View, hits: Hits, shares: Floats, at: Slots) -> Floats
     covered = np.zeros(len(at))
     continues = ~_of(view.opens_thread, at)
     for start in range(0, len(hits.terms), _BITS):
-        share, sizes = shares[start : start + _BITS], hits.sizes[start : start + _BITS]
+        share, sizes = hits.shares[start : start + _BITS], hits.sizes[start : start + _BITS]
         span = slice(hits.ends[start], hits.ends[start + len(share)])
         # A bit for each term: in a piece it counts once, so their sum is the set of its terms.
         bits = _POWERS[: len(share)].repeat(sizes)
