@@ -37,7 +37,7 @@ SCAN_BUDGET: Final = 1_000
 PAGE_FACTOR: Final = 3
 PAGE_MINIMUM: Final = 32
 
-INLINE_ROWS_MAX: Final = 20_000
+INLINE_ROWS_MAX: Final = 30_000
 """More records than this are ranked in a thread, so that the event loop goes on meanwhile: they
 take two milliseconds or more."""
 ARRANGED_ROWS_MAX: Final = 2_000
