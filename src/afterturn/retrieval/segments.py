@@ -31,6 +31,7 @@ MERGE_SLOTS: Final = 1_024
 
 _ROW_BYTES: Final = 500  # measured: a Row with its ids, times and places, but for the long texts
 _VECTOR_NORM_MIN: Final = 1e-6
+_BLOCK_ROWS: Final = 1_024
 
 LAYERS: Final = tuple(layer.value for layer in MemoryLayer)
 COLUMNS: Final = np.dtype(
@@ -97,7 +98,11 @@ def build(rows: Sequence[Row], vectors: NDArray[np.float32]) -> Segment:
     columns = np.array([_column(row) for row in rows], dtype=COLUMNS)
     order = in_order(columns, np.arange(len(rows)))
     rows = tuple([rows[at] for at in order.tolist()])
-    return _segment(rows, _index(rows), columns[order], *usable(vectors[order]))
+    scaled, has_vector = usable(vectors)
+    by_column = np.empty(scaled.shape, dtype=np.float32, order="F")
+    for at in range(0, len(order), _BLOCK_ROWS):  # all at once would hold them once more
+        by_column[at : at + _BLOCK_ROWS] = scaled[order[at : at + _BLOCK_ROWS]]
+    return _segment(rows, _index(rows), columns[order], by_column, has_vector[order])
 
 
 def thin(
@@ -249,7 +254,7 @@ def _segment(
         slots={row.record_id: at for at, row in enumerate(rows)},
         count=len(rows),
         lexical=index,
-        vectors=np.asfortranarray(vectors),
+        vectors=vectors,
         vector_sum=vectors.sum(axis=0, dtype=np.float64),
         has_vector=has_vector,
         columns=columns,
