@@ -38,7 +38,7 @@ sys.path[0:1] = [str(Path(__file__).resolve().parents[1])]
 
 from afterturn import Memory, MemoryScope, Settings, embedded  # noqa: E402
 from afterturn.migrations import migrate  # noqa: E402
-from bench.stack import BENCH, fleet, own_home  # noqa: E402
+from bench.stack import BENCH, fleet, own_home, worker  # noqa: E402
 
 LIMITS: Final = {
     "token check, 1M / 1k rows": 1.2,
@@ -49,7 +49,7 @@ LIMITS: Final = {
 }
 CHUNK: Final = 2_000
 BESIDE_ROUNDS: Final = 4
-_PENDING = "select exists (select from afterturn.erase_intents)"
+QUIET_FINISHES: Final = 1_000
 _FILL = """
 insert into {table} (path, record_id, pending, turn_path, turn_id, session, layer, origin, text,
     metadata, importance, recorded_at, content, revision)
@@ -151,7 +151,7 @@ async def forgets(home: Path, sizes: list[int], beside_rows: int) -> dict[str, f
         await connection.execute("create table plain (like afterturn.memories including all)")
         await finishes(memory, lambda: True, 200)
         for size in sizes:
-            repeats = 41 if size <= 1_000 else 3 if size <= 100_000 else 1
+            repeats = 41 if size <= 1_000 else 4 if size <= 100_000 else 2
             mine: list[float] = []
             plain: list[float] = []
             scopes = [MemoryScope.of("acme", f"user-{size}-{at}") for at in range(repeats)]
@@ -163,12 +163,17 @@ async def forgets(home: Path, sizes: list[int], beside_rows: int) -> dict[str, f
             for at in range(10):  # as in a process that has done so before: plans are made
                 await memory.forget(MemoryScope.of("warm", str(at)))
                 await plain_delete(connection, MemoryScope.of("warm", str(at)).stored_path)
-            for scope in scopes:
-                plain.append(await plain_delete(connection, scope.stored_path))
-                start = time.perf_counter()
-                receipt = await memory.forget(scope)
-                mine.append(time.perf_counter() - start)
-                assert receipt.counts["memories"] == size, receipt.counts
+            for at, scope in enumerate(scopes):
+                for is_mine in (False, True) if at % 2 else (True, False):
+                    if size > 1_000:  # neither has to write out the other's pages
+                        await connection.execute("checkpoint")
+                    if not is_mine:
+                        plain.append(await plain_delete(connection, scope.stored_path))
+                        continue
+                    start = time.perf_counter()
+                    receipt = await memory.forget(scope)
+                    mine.append(time.perf_counter() - start)
+                    assert receipt.counts["memories"] == size, receipt.counts
             figures[f"forget of {size}, s"] = statistics.median(mine)
             figures[f"chunked DELETE of {size}, s"] = statistics.median(plain)
             figures[f"forget / chunked DELETE, {size}"] = statistics.median(
@@ -189,28 +194,31 @@ async def forgets(home: Path, sizes: list[int], beside_rows: int) -> dict[str, f
 async def beside(
     memory: Memory, connection: asyncpg.Connection[Any], home: Path, size: int
 ) -> dict[str, float]:
-    """Other users' finish while another process erases, and while none does, in turns."""
+    """Other users' finish while a worker erases, and while it has nothing to do, in turns."""
     quiet: list[float] = []
     busy: list[float] = []
-    command = [str(Path(sys.executable).with_name("afterturn")), "forget", "acme/beside", "--json"]
+    servers = await asyncio.to_thread(embedded.ensure, home)
+    settings = memory.settings.model_copy(
+        update={"database_url": servers.database_url, "broker_url": servers.broker_url}
+    )
     scope = MemoryScope.of("acme", "beside")
-    for _ in range(BESIDE_ROUNDS):
-        part = size // BESIDE_ROUNDS
-        await connection.execute(_FILL.format(table="afterturn.memories"), scope.stored_path, part)
-        await connection.execute("vacuum analyze afterturn.memories")
-        await connection.execute("checkpoint")
-        quiet += await finishes(memory, lambda: True, 300)
-        with subprocess.Popen(  # noqa: ASYNC220 - it starts at once
-            command, env={**os.environ, "AFTERTURN_HOME": str(home)}, stdout=subprocess.PIPE
-        ) as forgetting:
-            while not await connection.fetchval(_PENDING):
-                await asyncio.sleep(0.01)
-            busy += await finishes(memory, lambda: forgetting.poll() is not None, 1)
-            assert forgetting.stdout is not None
-            receipt = json.loads(forgetting.stdout.read())
-        assert receipt["counts"]["memories"] == part
+    with worker(settings, home, "erasing", ("lifecycle",)):
+        for _ in range(BESIDE_ROUNDS):
+            part = size // BESIDE_ROUNDS
+            await connection.execute(
+                _FILL.format(table="afterturn.memories"), scope.stored_path, part
+            )
+            await connection.execute("vacuum analyze afterturn.memories")
+            await connection.execute("checkpoint")
+            quiet += await finishes(memory, lambda: True, QUIET_FINISHES)
+            erasing = asyncio.create_task(memory.forget(scope))
+            busy += await finishes(memory, erasing.done, 1)
+            receipt = await erasing
+            assert receipt.counts["memories"] == part
     return {
         "finishes beside a forget": float(len(busy)),
+        "finish p50 undisturbed, ms": statistics.median(quiet) * 1e3,
+        "finish p50 beside a forget, ms": statistics.median(busy) * 1e3,
         "finish p99 undisturbed, ms": percentile_99(quiet) * 1e3,
         "finish p99 beside a forget, ms": percentile_99(busy) * 1e3,
         "finish p99 beside a forget / undisturbed": percentile_99(busy) / percentile_99(quiet),

@@ -63,6 +63,18 @@ async def test_a_worker_settles_the_embedder_and_an_application_does_not(
     assert not await _refused(owned_url, "afterturn_worker", claim)
 
 
+async def test_an_erase_takes_sessions_that_it_may_not_see_to_be_at_work(owned_url: str) -> None:
+    """So it pauses between its parts rather than standing in their way."""
+    ask = "select afterturn.others_worked(interval '0')"
+    worker = await asyncpg.connect(_url(owned_url, "afterturn_worker"))
+    application = await asyncpg.connect(_url(owned_url, "afterturn_app"))
+    try:
+        assert await worker.fetchval(ask)
+        await application.close()
+    finally:
+        await worker.close()
+
+
 FOR_THE_OWNER = (
     "create table afterturn.more (a int)",
     "alter table afterturn.turns add more int",

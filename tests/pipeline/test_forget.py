@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import asyncpg
 import pytest
 
 from afterturn.errors import ErasedScope, ErasePending, StaleTurn
@@ -567,3 +570,23 @@ async def test_what_was_learned_in_very_many_scopes_goes_in_one_transaction(
     assert "chat-1" not in repr(await desk.rows("select * from afterturn.memory_sources"))
     begun = await desk.token(scopes[7])
     assert [path for path, _ in begun] == ([scopes[7].path] if derived == "erase" else [])
+
+
+async def test_an_erase_knows_whether_others_are_at_work(desk: Desk, database_url: str) -> None:
+    """Beside nobody it does not pause between its parts; another session at work is noticed."""
+    lately = "select afterturn.others_worked(interval '0')"
+    async with desk.database.connection() as ours:
+        assert not await ours.fetchval(lately)
+        other = await asyncpg.connect(database_url)
+        try:
+            assert not await ours.fetchval(lately)
+            assert await ours.fetchval("select afterturn.others_worked(interval '1 hour')")
+            lock = "select pg_advisory_lock(1)"
+            await ours.execute(lock)
+            waiting = asyncio.create_task(other.execute(lock))
+            while not await ours.fetchval(lately):
+                await asyncio.sleep(0)
+            await ours.execute("select pg_advisory_unlock(1)")
+            await waiting
+        finally:
+            await other.close()

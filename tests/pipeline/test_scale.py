@@ -6,6 +6,7 @@ tables that were never analyzed: the planner knows nothing of what was put there
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any, Final, TypeAlias
 
@@ -16,6 +17,7 @@ from afterturn.database import Database
 from afterturn.jobs.rings import RingPublisher
 from afterturn.pipeline.runner import Runner
 from afterturn.settings import Settings
+from tests.pipeline.conftest import ALICE, Desk
 from tests.schema.test_plans import cost
 
 Connection: TypeAlias = "asyncpg.Connection[Any]"
@@ -155,3 +157,38 @@ async def test_an_idle_tick_is_one_statement_with_one_probe(
             assert sum(row["rows"] for row in used.values()) == 0
     finally:
         await connection.close()
+
+
+_RECORDS: Final = """
+insert into afterturn.memories (path, record_id, pending, turn_path, turn_id, layer, origin, text,
+    metadata, importance, recorded_at, content, revision)
+select 'v1/acme/alice/', 'r' || md5(n::text), false, 'v1/acme/alice/', 't' || n, 'episodic', 'turn', 'said',
+    '{}', 0.5, now(), 1, n
+from generate_series(1, $1::integer) n
+"""
+
+
+async def test_the_end_of_an_erase_does_not_look_at_each_row_that_its_chunks_deleted(
+    desk: Desk,
+) -> None:
+    """Until a vacuum they lie in every index; the last transaction, which holds the scope, reads
+    the pages of the table once."""
+    count = 20_000
+    desk.lifecycle._settings = desk.settings.model_copy(update={"chunk_rows": 2_000})
+    async with desk.database.connection() as connection:
+        await connection.execute("alter table afterturn.memories set (autovacuum_enabled = off)")
+        await connection.execute(_RECORDS, count)
+        pages = await connection.fetchval("select pg_relation_size('afterturn.memories') / 8192")
+    job = await desk.claim_job(await desk.enqueue_forget(ALICE))
+    assert job is not None
+    await desk.lifecycle._forget_in_chunks(job)
+    assert await desk.value("select count(*) from afterturn.memories") == 0
+    # Once: whoever looks at a dead row marks it in the index, and the next is spared.
+    explained = await desk.value(
+        "explain (analyze, buffers, format json) select * from afterturn.forget_final("
+        f"{job.lease.job_id}, '{job.lease.token}', '{job.stored_path}', '30s')"
+    )
+    plan = json.loads(explained)[0]["Plan"]
+    touched = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    print(f"{touched} buffers, the table has {pages} pages")
+    assert touched < count / 2

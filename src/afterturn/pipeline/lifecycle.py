@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from datetime import timedelta
 from typing import Final, assert_never
 
 from afterturn import metrics
@@ -36,14 +37,18 @@ _FORGET_MEMORIES = "select * from afterturn.forget_memories($1, $2, $3, $4, $5, 
 _FORGET_SOURCES = "select * from afterturn.forget_sources($1, $2, $3, $4, $5, $6, $7)"
 _FORGET_SAID = "select * from afterturn.forget_said($1, $2, $3, $4, $5, $6, $7)"
 _FORGET_JOBS = "select afterturn.forget_turn_jobs($1, $2, $3, $4, $5)"
+_OTHERS_WORKED = "select afterturn.others_worked($1)"
 _FORGET_FINAL = "select verdict from afterturn.forget_final($1, $2, $3, $4)"
 _FORGET_INSIST = "select afterturn.forget_insist($1, $2, $3, $4)"
 
 RECORD_PASSES_MAX: Final = 10
 """How often a flush looks for turns to record, before it fails and is tried again later."""
 
-CHUNK_PAUSE: Final = 0.3
-"""The pause between two chunks of an erase, as a part of the time that the last one took."""
+CHUNK_PARTS: Final = 4
+"""An erase deletes a part of `chunk_rows` at a time: others wait a moment for each."""
+
+CHUNK_PAUSE: Final = 2.0
+"""The pause after such a part while others are at work, by the time that it took."""
 
 BUSY_BEFORE_INSISTING: Final = 20
 """Failed tries at the exclusive lock before scopes outside the erased one are marked, too."""
@@ -159,7 +164,8 @@ class LifecycleStep:
     async def _forget_in_chunks(self, job: ClaimedJob) -> None:
         """Commit the bulk of the deletes beforehand, in the direction in which text moves."""
         fence = (job.lease.job_id, job.lease.token, job.stored_path)
-        rows_max, lease = self._settings.chunk_rows, self._ledger.lease_time
+        lease = self._ledger.lease_time
+        rows_max = max(1, self._settings.chunk_rows // CHUNK_PARTS)
         for sql in (_FORGET_FLUSHES, _FORGET_JOBS):
             while True:
                 ended = await self._database.value(sql, *fence, rows_max, lease)
@@ -172,9 +178,10 @@ class LifecycleStep:
                 row = await self._database.row(sql, *fence, rows_max, lease, *after)
                 if row["rows"] is None or row["rows"] < rows_max:
                     break
-                # What others wait for comes in between.
-                await asyncio.sleep((time.monotonic() - started) * CHUNK_PAUSE)
                 after = (row["last_path"], row["last_id"])
+                took = timedelta(seconds=time.monotonic() - started)
+                if await self._database.value(_OTHERS_WORKED, took):
+                    await asyncio.sleep(took.total_seconds() * CHUNK_PAUSE)
 
     async def _insist(self, job: ClaimedJob) -> None:
         await self._database.value(
