@@ -162,8 +162,8 @@ async def test_an_idle_tick_is_one_statement_with_one_probe(
 _RECORDS: Final = """
 insert into afterturn.memories (path, record_id, pending, turn_path, turn_id, layer, origin, text,
     metadata, importance, recorded_at, content, revision)
-select 'v1/acme/alice/', 'r' || md5(n::text), false, 'v1/acme/alice/', 't' || n, 'episodic', 'turn', 'said',
-    '{}', 0.5, now(), 1, n
+select 'v1/acme/alice/', 'r' || md5(n::text), false, 'v1/acme/alice/', 't' || n, 'episodic',
+    'turn', 'said', '{}', 0.5, now(), 1, n
 from generate_series(1, $1::integer) n
 """
 

@@ -44,11 +44,11 @@ _FORGET_INSIST = "select afterturn.forget_insist($1, $2, $3, $4)"
 RECORD_PASSES_MAX: Final = 10
 """How often a flush looks for turns to record, before it fails and is tried again later."""
 
-CHUNK_PARTS: Final = 4
-"""An erase deletes a part of `chunk_rows` at a time: others wait a moment for each."""
+POLITE_PART: Final = 16
+"""Beside others an erase deletes this part of `chunk_rows` at a time, since they wait for each."""
 
-CHUNK_PAUSE: Final = 2.0
-"""The pause after such a part while others are at work, by the time that it took."""
+POLITE_PAUSE: Final = 8.0
+"""And pauses after it, by the time that it took."""
 
 BUSY_BEFORE_INSISTING: Final = 20
 """Failed tries at the exclusive lock before scopes outside the erased one are marked, too."""
@@ -164,24 +164,26 @@ class LifecycleStep:
     async def _forget_in_chunks(self, job: ClaimedJob) -> None:
         """Commit the bulk of the deletes beforehand, in the direction in which text moves."""
         fence = (job.lease.job_id, job.lease.token, job.stored_path)
-        lease = self._ledger.lease_time
-        rows_max = max(1, self._settings.chunk_rows // CHUNK_PARTS)
+        lease, rows_max = self._ledger.lease_time, self._settings.chunk_rows
         for sql in (_FORGET_FLUSHES, _FORGET_JOBS):
             while True:
                 ended = await self._database.value(sql, *fence, rows_max, lease)
                 if ended is None or ended < rows_max:
                     break
+        others = await self._database.value(_OTHERS_WORKED, lease)
         for sql in (_FORGET_TURNS, _FORGET_MEMORIES, _FORGET_SOURCES, _FORGET_SAID):
             after = ("", "")
             while True:
+                limit = max(1, rows_max // POLITE_PART) if others else rows_max
                 started = time.monotonic()
-                row = await self._database.row(sql, *fence, rows_max, lease, *after)
-                if row["rows"] is None or row["rows"] < rows_max:
+                row = await self._database.row(sql, *fence, limit, lease, *after)
+                if row["rows"] is None or row["rows"] < limit:
                     break
                 after = (row["last_path"], row["last_id"])
                 took = timedelta(seconds=time.monotonic() - started)
-                if await self._database.value(_OTHERS_WORKED, took):
-                    await asyncio.sleep(took.total_seconds() * CHUNK_PAUSE)
+                others = await self._database.value(_OTHERS_WORKED, took)
+                if others:
+                    await asyncio.sleep(took.total_seconds() * POLITE_PAUSE)
 
     async def _insist(self, job: ClaimedJob) -> None:
         await self._database.value(
