@@ -151,7 +151,7 @@ async def forgets(home: Path, sizes: list[int], beside_rows: int) -> dict[str, f
         await connection.execute("create table plain (like afterturn.memories including all)")
         await finishes(memory, lambda: True, 200)
         for size in sizes:
-            repeats = 41 if size <= 1_000 else 6 if size <= 100_000 else 2
+            repeats = 101 if size <= 1_000 else 6 if size <= 100_000 else 2
             mine: list[float] = []
             plain: list[float] = []
             scopes = [MemoryScope.of("acme", f"user-{size}-{at}") for at in range(repeats)]

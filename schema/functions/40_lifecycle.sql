@@ -225,6 +225,8 @@ declare
     before bigint;
     are_left boolean := false;
 begin
+    -- What a crash takes back is looked at again: the mark still stands then.
+    perform set_config('synchronous_commit', 'off', true);
     free := '{}';
     seen := 0;
     if exists (select from afterturn.jobs j where j.id = p_id and j.finished_at is null) then

@@ -178,6 +178,8 @@ class Runner:
 
     async def run_head(self, job_id: int) -> None:
         """Run the job, or whatever stands before it in its lane, if nobody else is at it."""
+        if await self._run_lifecycle(job_id, Tally()):
+            return
         head = job_id
         while True:
             row = await self._database.row_or_none(_BLOCKER, head)
@@ -246,17 +248,19 @@ class Runner:
             if error is not None:
                 raise error
 
-    async def _run_lifecycle(self, job_id: int, tally: Tally) -> None:
+    async def _run_lifecycle(self, job_id: int, tally: Tally) -> bool:
+        """Whether the job could be taken now."""
         verdict, job = await self._ledger.claim_lifecycle(job_id)
         if job is None:
             if verdict in ("requeued", "superseded"):  # behind an erase, whose end rings for it
                 tally.add(verdict)
                 await self._wake_waiters(job_id)
-            return
+            return False
         with tally.timed(job.kind):
             async with self._held(job.lease):
                 await self._lifecycle.run(job, tally)
         await self._wake_waiters(job_id)
+        return True
 
     @asynccontextmanager
     async def _held(self, lease: Lease) -> AsyncIterator[None]:
