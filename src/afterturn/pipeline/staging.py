@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple
 
@@ -18,8 +17,7 @@ _STAGE = "select afterturn.stage_turn($1::text[], $2, $3::bigint[], $4, $5, $6, 
 _COUNT_STAGED: Final = metrics.STAGED.labels("staged")
 
 
-@dataclass(frozen=True)
-class StagedTurn:
+class StagedTurn(NamedTuple):
     """What a caller hands over: checked text, the token as a vector over the covering paths."""
 
     scope: MemoryScope

@@ -404,8 +404,9 @@ class ReferenceStore:
         """Take one side out of a turn that stands otherwise."""
         turn = self.turns.get((path, turn_id))
         if turn is not None:
-            side = {"user": "query", "assistant": "answer"}[speaker]
-            turn.said = StagedTurn(**{**vars(turn.said), side: None})
+            said = turn.said
+            is_query = speaker == "user"
+            turn.said = said._replace(query=None) if is_query else said._replace(answer=None)
 
     def _extract_again(self, path: str, turn_ids: frozenset[str]) -> None:
         """What was learned from both sides of a turn is gone with one: the other is read again."""
