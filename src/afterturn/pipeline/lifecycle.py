@@ -50,6 +50,8 @@ POLITE_PART: Final = 16
 POLITE_PAUSE: Final = 8.0
 """And pauses after it, by the time that it took."""
 
+POLITE_PAUSE_SECONDS_MAX: Final = 1.0
+
 BUSY_BEFORE_INSISTING: Final = 20
 """Failed tries at the exclusive lock before scopes outside the erased one are marked, too."""
 
@@ -170,7 +172,7 @@ class LifecycleStep:
                 ended = await self._database.value(sql, *fence, rows_max, lease)
                 if ended is None or ended < rows_max:
                     break
-        others = await self._database.value(_OTHERS_WORKED, lease)
+        others = True  # until it is known
         for sql in (_FORGET_TURNS, _FORGET_MEMORIES, _FORGET_SOURCES, _FORGET_SAID):
             after = ("", "")
             while True:
@@ -180,10 +182,10 @@ class LifecycleStep:
                 if row["rows"] is None or row["rows"] < limit:
                     break
                 after = (row["last_path"], row["last_id"])
-                took = timedelta(seconds=time.monotonic() - started)
-                others = await self._database.value(_OTHERS_WORKED, took)
+                took = time.monotonic() - started
+                others = await self._database.value(_OTHERS_WORKED, timedelta(seconds=took))
                 if others:
-                    await asyncio.sleep(took.total_seconds() * POLITE_PAUSE)
+                    await asyncio.sleep(min(took * POLITE_PAUSE, POLITE_PAUSE_SECONDS_MAX))
 
     async def _insist(self, job: ClaimedJob) -> None:
         await self._database.value(
