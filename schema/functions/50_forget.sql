@@ -235,10 +235,11 @@ language sql stable as $$
     where s.turn_path = afterturn.link(p_path, 'session ' || p_session)
 $$;
 
--- The scopes outside the erased one where something was learned from what goes.
+-- The scopes outside the erased one where something was learned from what goes. Read as `forget_rest`
+-- reads, for the same reason.
 create or replace function afterturn.outside_paths(
     p_path text, p_turn_ids text[], p_session text) returns text[]
-language sql stable as $$
+language sql stable set enable_indexscan = off set enable_seqscan = off as $$
     select array(
         select distinct s.path from (
             select q.path from afterturn.sources_of(p_path, p_turn_ids, p_session) q
@@ -511,9 +512,12 @@ begin
 end $$;
 
 -- Everything under the scope that the chunks left, each table a statement of its own, and the
--- readable path of the lifecycle jobs that ended there.
+-- readable path of the lifecycle jobs that ended there. What the chunks deleted still lies in the
+-- indexes: in the order of an index each dead row would be looked up by itself, nine seconds of them
+-- in a million, with the scope held.
 create or replace function afterturn.forget_rest(p_id bigint, p_path text) returns void
-language plpgsql set plan_cache_mode = force_generic_plan as $$
+language plpgsql set plan_cache_mode = force_generic_plan
+    set enable_indexscan = off set enable_seqscan = off as $$
 declare
     gone integer;
 begin
@@ -582,10 +586,7 @@ $$;
 create or replace function afterturn.forget_final(
     p_id bigint, p_lease_token uuid, p_path text, p_lease interval,
     out verdict text, out receipt jsonb)
--- What the chunks deleted still lies in the indexes: in the order of an index each dead row would be
--- looked up by itself, nine seconds of them in a million, with the scope held.
-language plpgsql set plan_cache_mode = force_generic_plan
-    set enable_indexscan = off set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     job afterturn.jobs;
     named boolean;
