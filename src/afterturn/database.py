@@ -114,18 +114,15 @@ class Database:
         try:
             usable = self._warm and not self._warm[-1].is_closed()
         except asyncpg.InterfaceError:
-            return None  # the server ended it while it was kept: `_take` drops it
+            return None  # the server ended it while it was kept, and the pool has taken it back
         return self._warm.pop() if usable else None
 
     async def _take(self, pool: asyncpg.Pool[Any]) -> asyncpg.pool.PoolConnectionProxy[Any]:
         while self._warm:
-            connection = self._warm.pop()
-            try:
-                if not connection.is_closed():
-                    return connection
-            except asyncpg.InterfaceError:
-                continue  # the server ended it while it was kept, and the pool has taken it back
-            await pool.release(connection)
+            usable = self._take_warm()
+            if usable is not None:
+                return usable
+            await pool.release(self._warm.pop())
         self._waiting += 1
         try:
             return await self._acquire(pool)
